@@ -1,0 +1,1 @@
+"""What every layer needs: errors, files, randomness, registries, progress, the records protocol."""

@@ -1,0 +1,6 @@
+"""Methods: one algorithm a file. The registry names them; nothing here loads torch until a method is asked for."""
+
+from veilset.core.registry import Registry
+from veilset.methods.base import Method
+
+METHODS: Registry[type[Method]] = Registry("method", {"merf": "veilset.methods.baselines.merf:Merf"})

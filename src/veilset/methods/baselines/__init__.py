@@ -1,0 +1,1 @@
+"""Methods of the literature that the five main systems are measured against."""

@@ -1,0 +1,216 @@
+"""From events to epsilon, and from a budget to the noise that just fits it.
+
+The reference is the privacy loss distribution (PLD) accountant of Google's dp-accounting; Renyi DP is the cross-check.
+Sums over the whole vault are Gaussians and compose to one Gaussian exactly, whose epsilon has a closed form
+(Balle and Wang 2018, "Improving the Gaussian mechanism for differential privacy", Theorem 8); it is used when nothing
+is sampled. Relation everywhere: add/remove-one.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+from veilset.core.errors import BudgetError, InputError
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event
+
+Accountant = Literal["pld", "rdp"]
+
+# Width of a privacy-loss bucket at epsilon 1. Finer is tighter; all widths are upper bounds.
+_FINE = 1e-4
+_COARSE = 1e-3
+_LEAST_NOISE = 1e-6
+
+
+def epsilon_of(events: Sequence[Event], delta: float, accountant: Accountant = "pld") -> float:
+    """The epsilon that `events` together cost at `delta`.
+
+    Privacy: an upper bound for any record, events composed in the order and with the settings listed. Of the shards
+    of a partition only the worst counts, because a record lies in one of them.
+    """
+    if not 0 < delta < 1:
+        raise InputError(f"Expected 0 < delta < 1, got {delta}.")
+    price = _pld_epsilon if accountant == "pld" else _rdp_epsilon
+    return max((price(world, delta) for world in _worlds(events)), default=0.0)
+
+
+def _worlds(events: Sequence[Event]) -> Iterable[tuple[Event, ...]]:
+    """What one record may have met: everything unsharded, and one shard of each partition."""
+    common = tuple(event for event in events if event.partition is None)
+    partitions: dict[str, dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
+    for event in events:
+        if event.partition is not None and event.shard is not None:
+            partitions[event.partition][event.shard].append(event)
+    # Shards with equal costs are one case, so the product below stays small.
+    choices = [
+        {
+            tuple(sorted((e.noise_multiplier, e.sampling_rate, e.count) for e in shard)): tuple(shard)
+            for shard in p.values()
+        }
+        for p in partitions.values()
+    ]
+    for picks in itertools.product(*(choice.values() for choice in choices)):
+        world = common + tuple(itertools.chain.from_iterable(picks))
+        if world:
+            yield world
+
+
+def _split(events: Sequence[Event]) -> tuple[float, list[Event]]:
+    """The one noise multiplier that all full sums amount to (infinite when there are none), and the sampled events."""
+    precision = sum(e.count / e.noise_multiplier**2 for e in events if e.sampling_rate == 1.0)
+    combined = 1 / math.sqrt(precision) if precision else math.inf
+    return combined, [e for e in events if e.sampling_rate < 1.0]
+
+
+def _pld_epsilon(events: Sequence[Event], delta: float, interval: float = _FINE) -> float:
+    combined, sampled = _split(events)
+    if not sampled:
+        return gaussian_epsilon(combined, delta)
+    from dp_accounting import GaussianDpEvent, pld
+
+    # The cost of the computation grows with epsilon/interval, so a large epsilon gets wider buckets.
+    rough = _rdp_epsilon(events, delta)
+    ledger = pld.PLDAccountant(value_discretization_interval=interval * max(1.0, rough / 2))
+    for event in sampled:
+        ledger.compose(_sampled_gaussian(event))
+    if math.isfinite(combined):
+        ledger.compose(GaussianDpEvent(combined))
+    return float(ledger.get_epsilon(delta))
+
+
+def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
+    return float(_rdp_accountant(events).get_epsilon(delta))
+
+
+def _rdp_accountant(events: Sequence[Event], orders: Sequence[float] | None = None) -> Any:
+    from dp_accounting import GaussianDpEvent, rdp
+
+    combined, sampled = _split(events)
+    ledger = rdp.RdpAccountant(orders=orders)
+    for event in sampled:
+        ledger.compose(_sampled_gaussian(event))
+    if math.isfinite(combined):
+        ledger.compose(GaussianDpEvent(combined))
+    return ledger
+
+
+def _sampled_gaussian(event: Event) -> Any:
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+    return SelfComposedDpEvent(
+        PoissonSampledDpEvent(event.sampling_rate, GaussianDpEvent(event.noise_multiplier)), event.count
+    )
+
+
+def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
+    """The exact delta of one Gaussian release at `epsilon`."""
+    from scipy.special import log_ndtr
+
+    mu = 1 / noise_multiplier
+    first = log_ndtr(mu / 2 - epsilon / mu)
+    second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    return float(math.exp(first) * -math.expm1(second - first)) if second < first else 0.0
+
+
+def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
+    """The exact epsilon of one Gaussian release at `delta`, rounded up in the last digits."""
+    if gaussian_delta(noise_multiplier, 0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while gaussian_delta(noise_multiplier, high) > delta:
+        high *= 2
+    low = 0.0
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(noise_multiplier, middle) > delta else (low, middle)
+    return high
+
+
+def calibrate(budget: Budget, events_at: Callable[[float], Sequence[Event]]) -> float:
+    """The smallest noise, to a tenth of a percent, with which `events_at(noise)` fits the budget.
+
+    `events_at` must cost less as its argument grows; usually the argument is a noise multiplier or a factor on several.
+    The answer never overshoots: the events at the returned noise were priced and cost at most the budget.
+    """
+
+    def cost(noise: float, interval: float) -> float:
+        worlds = _worlds(events_at(noise))
+        return max((_pld_epsilon(world, budget.delta, interval) for world in worlds), default=0.0)
+
+    low, high = _bracket(lambda noise: epsilon_of(events_at(noise), budget.delta, "rdp"), budget.epsilon)
+    # RDP overestimates, so `high` fits by PLD too; `low` may fit as well and is lowered until it does not.
+    while cost(low, _COARSE) <= budget.epsilon and low > _LEAST_NOISE:
+        low, high = low / 1.5, low
+    noise = _crossing(lambda noise: cost(noise, _COARSE), budget.epsilon, low, high)
+    # Coarse buckets overestimate by a little; take that part of the noise back by the local slope, then check finely.
+    slope = math.log(cost(noise / 1.05, _COARSE) / cost(noise, _COARSE)) / math.log(1.05)
+    if slope > 0:
+        noise *= (cost(noise, _FINE) / budget.epsilon) ** (1 / slope)
+    while cost(noise, _FINE) > budget.epsilon:
+        noise *= 1.0005
+    return noise
+
+
+def _crossing(cost: Callable[[float], float], epsilon: float, low: float, high: float) -> float:
+    """Where a falling cost meets `epsilon`, to a tenth of a percent."""
+    from scipy.optimize import brentq
+
+    def excess(log_noise: float) -> float:
+        price = cost(math.exp(log_noise))
+        return math.log(price / epsilon) if price > 0 else -math.inf
+
+    if cost(low) <= epsilon:
+        return low
+    try:
+        return math.exp(brentq(excess, math.log(low), math.log(high), xtol=1e-3))
+    except ValueError:  # the price fell to exactly zero within the bracket
+        return high
+
+
+def _bracket(cost: Callable[[float], float], epsilon: float) -> tuple[float, float]:
+    low = high = 1.0
+    while cost(high) > epsilon:
+        low, high = high, high * 1.5
+        if high > 1e7:
+            raise BudgetError(f"No amount of noise fits epsilon={epsilon:g}. Ask for fewer steps or a larger epsilon.")
+    while low == high or cost(low) <= epsilon:
+        low, high = low / 1.5, low
+        if low < _LEAST_NOISE:
+            break
+    return low, high
+
+
+# Orders at which an account's running total may be judged. One is picked from the limit alone, before any run.
+_ORDERS = tuple(1 + x / 10 for x in range(1, 100)) + tuple(range(11, 64)) + (128, 256, 512, 1024)
+
+
+def fits_account(spent: Sequence[Sequence[Event]], wanted: Sequence[Event], limit: Budget) -> bool:
+    """Whether an account that spent the plans `spent` may also spend `wanted`.
+
+    Plans follow one another, and people choose the next after seeing the last release. PLD composition is proved for
+    settings fixed in advance, so it prices the first plan of an account. From the second plan on, the total is kept in
+    Renyi DP at one order fixed by the limit, which holds under fully adaptive choice (Feldman and Zrnic 2021,
+    "Individual privacy accounting via a Renyi filter", Theorem 4.3).
+    """
+    if not spent:
+        return epsilon_of(wanted, limit.delta) <= limit.epsilon
+    order, allowance = _filter_order(limit)
+    total = sum(_worst_renyi(plan, order) for plan in (*spent, wanted))
+    return total <= allowance
+
+
+def _filter_order(limit: Budget) -> tuple[float, float]:
+    """The order whose allowance buys the most precise Gaussian, and that allowance in Renyi DP."""
+
+    def allowance(order: float) -> float:
+        # Conversion of Canonne, Kamath and Steinke 2020, Proposition 12, solved for the Renyi part.
+        return limit.epsilon - math.log1p(-1 / order) + math.log(limit.delta * order) / (order - 1)
+
+    best = max(_ORDERS, key=lambda order: allowance(order) / order)
+    return best, allowance(best)
+
+
+def _worst_renyi(events: Sequence[Event], order: float) -> float:
+    return max((float(_rdp_accountant(world, [order]).rdp[0]) for world in _worlds(events)), default=0.0)

@@ -1,0 +1,35 @@
+"""How much may be spent: (epsilon, delta), checked once, at construction."""
+
+import math
+from dataclasses import dataclass
+
+from veilset.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The (epsilon, delta) that may be spent."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise InputError(f"Expected epsilon > 0, got {self.epsilon}. Common choices: 1 (strong) to 10 (weak).")
+        if not 0 < self.delta < 1:
+            raise InputError(f"Expected 0 < delta < 1, got {self.delta}. Leave --delta out for a safe default.")
+
+    def check_against(self, units: int) -> None:
+        """Refuse a delta so large that it would allow publishing some records outright."""
+        if self.delta * units >= 1:
+            raise InputError(
+                f"Expected delta={self.delta:g} < 1/{units} records. Pass --delta {default_delta(units):g}."
+            )
+
+
+def default_delta(units: int) -> float:
+    """The largest power of ten below 1/(10 units)."""
+    if units < 1:
+        raise InputError(f"Expected at least 1 record, got {units}.")
+    # Through integers: 10 units < 10^k exactly, with no rounding of a logarithm.
+    return float(f"1e-{len(str(10 * units))}")

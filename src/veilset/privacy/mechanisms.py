@@ -1,0 +1,292 @@
+"""The only ways to touch a vault. Each call is one act: check the plan, write the ledger, read, clip, sum, add noise.
+
+A `Session` is a vault opened for one plan. A call whose event is not in the plan, or not in it any more, raises before
+anything is read. What a call returned is kept in the run's workspace: it is paid for, so a resumed run gets it again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from veilset.core.errors import BudgetError, InputError, VeilsetError
+from veilset.core.progress import SILENT, Progress
+from veilset.privacy.events import Event, Plan
+from veilset.privacy.ledger import Ledger
+from veilset.privacy.noise import GridSum, NoiseSource
+from veilset.privacy.purse import Purse
+from veilset.privacy.sampling import Units, one_row_each, poisson_sample, shard_of_each
+from veilset.privacy.vault import PublicFacts, UnitRows, Vault, contents_of
+
+PerImage = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""uint8 images (b, H, W, C) and labels (b,) -> one row of numbers per image (b, d)."""
+
+ClippedSum = Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor]]
+"""uint8 images (b, H, W, C) and labels (b,) -> sums in which each image counts at most the clip norm."""
+
+# A hair below 1, so that a clipped row stays below the clip norm in spite of rounding.
+_JUST_BELOW_ONE = 1 - 2.0**-40
+
+
+class Session:
+    """A vault opened to spend one plan through mechanisms, and in no other way."""
+
+    def __init__(
+        self,
+        vault: Vault,
+        plan: Plan,
+        ledger: Ledger,
+        noise: NoiseSource,
+        *,
+        workspace: Path | None = None,
+        progress: Progress = SILENT,
+    ) -> None:
+        plan.budget.check_against(vault.facts.units)
+        self.facts: PublicFacts = vault.facts
+        self.plan = plan
+        self._rows = contents_of(vault)
+        self._units: Units = np.arange(self._rows.count)
+        self._purse = Purse(plan, ledger, workspace)
+        self._noise = noise
+        self._progress = progress
+        self._branch: tuple[str | None, int | None] = (None, None)
+
+    def gaussian_sum(
+        self,
+        per_image: PerImage,
+        *,
+        label: str,
+        clip_norm: float,
+        noise_multiplier: float,
+        sampling_rate: float = 1.0,
+        by_class: bool = False,
+        batch: int = 500,
+    ) -> torch.Tensor:
+        """The sum of `per_image` over the vault, or over a Poisson sample of it, with Gaussian noise.
+
+        Returns (d,) or, `by_class`, (classes, d) with each image's numbers in the row of its class. A group counts as
+        the average of its images.
+
+        Privacy: unit as in the vault; relation add/remove-one; sensitivity `clip_norm` in L2 over the whole result (the
+        contribution of a unit is clipped as one vector, whatever classes it touches); event one Gaussian with
+        `noise_multiplier`, Poisson-sampled at `sampling_rate`; assumes that `per_image` treats every image alone, which
+        is tried on random images first. Rows that are not finite count as zero.
+        """
+        if not clip_norm > 0:
+            raise InputError(f"Expected clip_norm > 0, got {clip_norm} for {label!r}.")
+        width = _probe(per_image, self.facts)
+        event = self._event(label, noise_multiplier, sampling_rate)
+        kept = self._purse.pay(event)
+        if kept is not None:
+            return kept
+        blocks = self.facts.classes if by_class else 1
+        total = GridSum(blocks, width, clip_norm)
+        units = poisson_sample(self._units, sampling_rate, self._noise)
+        # How many units a sample or a shard holds is private, so only a full sum shows its progress.
+        progress = self._progress if len(units) == self.facts.units else SILENT
+        with progress.task(label, len(units)) as task, torch.no_grad():
+            for members, rows, count in _unit_batches(self._rows, units, batch):
+                images, labels = self._read(rows)
+                values = per_image(images, labels).double()
+                vectors, owners, places = _unit_vectors(values, members, labels if by_class else labels * 0, blocks)
+                scale = clip_norm * _JUST_BELOW_ONE / _norms(vectors, owners).clamp(min=clip_norm)
+                total.add(vectors * scale[owners, None], places)
+                task.advance(count)
+        released = total.release(self._noise, noise_multiplier)
+        return self._purse.keep(released if by_class else released[0])
+
+    def histogram(
+        self, bin_of: PerImage, bins: int, *, label: str, noise_multiplier: float, sampling_rate: float = 1.0
+    ) -> torch.Tensor:
+        """How many units fall into each of `bins` bins, with Gaussian noise. `bin_of` gives one bin number per image.
+
+        Privacy: as `gaussian_sum` of one-hot rows, sensitivity 1. Numbers outside 0..bins-1 count nowhere.
+        """
+
+        def one_hot(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return (bin_of(images, labels).reshape(-1, 1) == torch.arange(bins)).double()
+
+        return self.gaussian_sum(
+            one_hot,
+            label=label,
+            clip_norm=1.0,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=sampling_rate,
+        )
+
+    def quantile(
+        self,
+        value_of: PerImage,
+        fraction: float,
+        edges: Sequence[float],
+        *,
+        label: str,
+        noise_multiplier: float,
+    ) -> float:
+        """The edge below which about `fraction` of the units' values lie, from a noisy histogram over public `edges`.
+
+        Privacy: as `histogram`; picking the edge is post-processing.
+        """
+        if not 0 < fraction < 1:
+            raise InputError(f"Expected 0 < fraction < 1, got {fraction} for {label!r}.")
+        bounds = torch.as_tensor(edges, dtype=torch.float64)
+        if len(bounds) < 2 or not bool((bounds[1:] > bounds[:-1]).all()):
+            raise InputError(f"Expected at least two rising edges for {label!r}.")
+
+        def bin_of(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            values = value_of(images, labels).double().reshape(-1).contiguous()
+            return torch.bucketize(values.clamp(bounds[0], bounds[-1]), bounds[1:-1])
+
+        counts = self.histogram(bin_of, len(bounds) - 1, label=label, noise_multiplier=noise_multiplier)
+        below = counts.cumsum(0) / self.facts.units
+        reached = torch.nonzero(below >= fraction)
+        return float(bounds[int(reached[0]) + 1] if len(reached) else bounds[-1])
+
+    def shards(self, count: int, *, partition: str) -> list["Session"]:
+        """Sessions on `count` disjoint shards of the vault; their events compose in parallel.
+
+        Privacy: a unit's shard is a keyed hash of its own id (privacy/sampling.py), so one unit touches one shard. How
+        many units a shard holds is private: divide by units/count.
+        """
+        if not 2 <= count <= self.facts.units:
+            raise InputError(f"Expected 2 to {self.facts.units} shards, got {count}.")
+        if self._branch[0] is not None:
+            raise InputError("A shard cannot be divided again.")
+        key = str(self._purse.ledger.header["run"]).encode() + b"/" + partition.encode()
+        owner = shard_of_each(self._rows, count, key[:64])
+        return [self._shard(partition, shard, np.flatnonzero(owner == shard)) for shard in range(count)]
+
+    def gradient_steps(
+        self, *, label: str, clip_norm: float, noise_multiplier: float, sampling_rate: float, steps: int
+    ) -> "GradientSteps":
+        """A DP-SGD run of `steps` noisy sums over fresh Poisson samples; all of it is spent at once.
+
+        Privacy: unit as in the vault (a sampled group gives one uniformly drawn image); relation add/remove-one;
+        sensitivity `clip_norm`; event `steps` Poisson-sampled Gaussians; assumes that the callback clips each image's
+        contribution to `clip_norm`, over all returned tensors together (training/dpsgd does and is tested for it).
+        """
+        if not clip_norm > 0:
+            raise InputError(f"Expected clip_norm > 0, got {clip_norm} for {label!r}.")
+        event = replace(self._event(label, noise_multiplier, sampling_rate), count=steps)
+        self._purse.pay_steps(event)
+        return GradientSteps(event, clip_norm, self._rows, self._units, self._purse, self._noise)
+
+    def finish(self) -> None:
+        """Refuse to end with a plan that was not spent as written."""
+        if self._purse.unspent:
+            names = ", ".join(event.label for event in self._purse.unspent)
+            raise VeilsetError(
+                f"The method ended without spending {names}; its plan and its ledger disagree. Report this."
+            )
+
+    def _event(self, label: str, noise_multiplier: float, sampling_rate: float) -> Event:
+        partition, shard = self._branch
+        return Event(
+            label=label,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=sampling_rate,
+            partition=partition,
+            shard=shard,
+        )
+
+    def _shard(self, partition: str, shard: int, units: Units) -> "Session":
+        session = object.__new__(Session)
+        session.__dict__.update(self.__dict__)
+        session._units = units
+        session._branch = (partition, shard)
+        return session
+
+    def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        images, labels = self._rows.read(rows)
+        return torch.from_numpy(images), torch.from_numpy(labels)
+
+
+class GradientSteps:
+    """The paid steps of one DP-SGD run, leased from the ledger in chunks, so that a resumed run cannot repeat one."""
+
+    def __init__(
+        self,
+        event: Event,
+        clip_norm: float,
+        rows: UnitRows,
+        units: Units,
+        purse: Purse,
+        noise: NoiseSource,
+    ) -> None:
+        self.event = event
+        self.clip_norm = clip_norm
+        self.lease_size = 50
+        self._rows, self._units, self._purse, self._noise = rows, units, purse, noise
+        self._left_in_lease = 0
+        self.steps_left = event.count - purse.leased(event.label)
+
+    def step(self, clipped_sum: ClippedSum) -> list[torch.Tensor]:
+        """One noisy sum over a fresh Poisson sample. An empty sample is a batch of zero images."""
+        if self._left_in_lease == 0:
+            self._left_in_lease = min(self.lease_size, self.steps_left)
+            if self._left_in_lease == 0:
+                raise BudgetError(f"All {self.event.count} steps of {self.event.label!r} are taken. No data was read.")
+            self._purse.ledger.lease(self.event.label, self._left_in_lease)
+        self._left_in_lease -= 1
+        self.steps_left -= 1
+        sampled = poisson_sample(self._units, self.event.sampling_rate, self._noise)
+        images, labels = self._rows.read(one_row_each(self._rows, sampled, self._noise))
+        sums = clipped_sum(torch.from_numpy(images), torch.from_numpy(labels))
+        spread = self.event.noise_multiplier * self.clip_norm
+        return [self._noise.noisy(total.detach(), spread) for total in sums]
+
+
+def _probe(per_image: PerImage, facts: PublicFacts) -> int:
+    """The width of `per_image`, which must give each image the same numbers alone and in a batch of others."""
+    coins = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (3, *facts.shape), generator=coins, dtype=torch.uint8)
+    labels = torch.arange(3) % facts.classes
+    with torch.no_grad():
+        together = per_image(images, labels)
+        alone = torch.cat([per_image(images[i : i + 1], labels[i : i + 1]) for i in range(3)])
+    if together.ndim != 2 or len(together) != 3:
+        raise VeilsetError(
+            f"Expected one row of numbers per image, got the shape {tuple(together.shape)} for 3 images."
+        )
+    if not torch.allclose(together.double(), alone.double(), rtol=1e-3, atol=1e-4 * float(together.abs().max())):
+        raise VeilsetError(
+            "A row changes with the other images of its batch, so clipping it bounds nothing. Treat images alone."
+        )
+    return together.shape[1]
+
+
+def _unit_batches(rows: UnitRows, units: Units, batch: int) -> Iterator[tuple[torch.Tensor, np.ndarray, int]]:
+    """Units in batches of about `batch` images: the place of each image's unit in the batch, the rows, how many units."""
+    sizes = rows.starts[units + 1] - rows.starts[units]
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(units):
+        done = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, done + batch, side="right")))
+        chosen = units[start:stop]
+        members = np.repeat(np.arange(stop - start), sizes[start:stop])
+        yield torch.from_numpy(members), np.concatenate([rows.of(unit) for unit in chosen]), stop - start
+        start = stop
+
+
+def _unit_vectors(
+    values: torch.Tensor, members: torch.Tensor, labels: torch.Tensor, blocks: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Average the images of each unit and class: the vectors, the unit of each, the class of each."""
+    values = torch.where(torch.isfinite(values).all(dim=1, keepdim=True), values, 0.0)
+    sizes = torch.bincount(members)
+    if bool((sizes == 1).all()):
+        return values, members, labels
+    pairs, position = torch.unique(members * blocks + labels, return_inverse=True)
+    vectors = torch.zeros(len(pairs), values.shape[1], dtype=values.dtype)
+    vectors.index_add_(0, position, values / sizes[members, None])
+    return vectors, pairs // blocks, pairs % blocks
+
+
+def _norms(vectors: torch.Tensor, owners: torch.Tensor) -> torch.Tensor:
+    """The L2 norm of each unit over all of its vectors."""
+    squares = torch.zeros(int(owners.max()) + 1, dtype=vectors.dtype)
+    squares.index_add_(0, owners, vectors.square().sum(dim=1))
+    return squares.sqrt()

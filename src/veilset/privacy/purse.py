@@ -1,0 +1,76 @@
+"""What of a plan is still to spend, what was spent already, and the paid results of a run that resumes."""
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from veilset.core.errors import BudgetError
+from veilset.core.files import write_whole
+from veilset.privacy.events import Event, Plan
+from veilset.privacy.ledger import Ledger
+
+
+class Purse:
+    """A plan and its ledger. Every mechanism pays here, before it reads."""
+
+    def __init__(self, plan: Plan, ledger: Ledger, workspace: Path | None) -> None:
+        self.ledger = ledger
+        self.unspent = list(plan.events)
+        self._workspace = workspace
+        self._earlier = [
+            (Event.from_json(line["body"]["event"]), int(line["sequence"]))
+            for line in ledger.lines
+            if line["kind"] == "spend"
+        ]
+        self._current = -1
+
+    def pay(self, event: Event) -> torch.Tensor | None:
+        """Spend `event`; where an earlier part of this run paid for it, return what it got."""
+        earlier = self._take(event)
+        if earlier is None:
+            self._current = self.ledger.spend(event)
+            return None
+        kept = self._place(earlier)
+        if kept is None or not kept.exists():
+            raise BudgetError(
+                f"The run was stopped while it read the data for {event.label!r}, and that share is spent. "
+                "Start a new run; it needs a new share of the budget."
+            )
+        return torch.from_numpy(np.load(kept, allow_pickle=False))
+
+    def pay_steps(self, event: Event) -> None:
+        """Spend an event whose steps are leased one chunk after another."""
+        if self._take(event) is None:
+            self.ledger.spend(event)
+
+    def leased(self, label: str) -> int:
+        """How many steps of `label` were begun in earlier parts of this run."""
+        leases = [line["body"] for line in self.ledger.lines if line["kind"] == "lease"]
+        return sum(int(body["steps"]) for body in leases if body["label"] == label)
+
+    def keep(self, result: torch.Tensor) -> torch.Tensor:
+        """Store a paid result for a resumed run."""
+        place = self._place(self._current)
+        if place is not None:
+            content = BytesIO()
+            np.save(content, result.numpy(), allow_pickle=False)
+            write_whole(place, content.getvalue())
+        return result
+
+    def _take(self, event: Event) -> int | None:
+        if event not in self.unspent:
+            raise BudgetError(
+                f"{event.label!r} (noise multiplier {event.noise_multiplier:g}) is not in the plan or spent already. "
+                "No data was read."
+            )
+        self.unspent.remove(event)
+        for position, (paid, sequence) in enumerate(self._earlier):
+            if paid == event:
+                del self._earlier[position]
+                return sequence
+        return None
+
+    def _place(self, sequence: int) -> Path | None:
+        return None if self._workspace is None else self._workspace / f"paid-{sequence}.npy"

@@ -1,0 +1,38 @@
+"""Which units a mechanism reads: all of them, a Poisson sample, or one shard of a partition.
+
+The sampler that runs here is the one that the event claims: every unit has its own coin (privacy/noise.py), and a
+unit's shard is a keyed hash of its own id, so that adding or removing one unit moves no other.
+"""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilset.core.records import Rows
+from veilset.privacy.noise import NoiseSource
+from veilset.privacy.vault import UnitRows
+
+Units = NDArray[np.int64]
+
+
+def poisson_sample(units: Units, sampling_rate: float, noise: NoiseSource) -> Units:
+    """Each unit independently with probability `sampling_rate`."""
+    return units[noise.coins(len(units), sampling_rate)]
+
+
+def one_row_each(rows: UnitRows, units: Units, noise: NoiseSource) -> Rows:
+    """One uniformly drawn row of every unit."""
+    first, last = rows.starts[units], rows.starts[units + 1]
+    picked: Rows = rows.members[first + noise.choices(last - first)]
+    return picked
+
+
+def shard_of_each(rows: UnitRows, shards: int, key: bytes) -> NDArray[np.int64]:
+    """The shard of every unit, from a keyed hash of its own id.
+
+    Privacy: depends on that unit alone, so disjoint shards compose in parallel under add/remove-one. The key is public
+    randomness, drawn before any data is read.
+    """
+    digests = (hashlib.blake2b(own_id, key=key, digest_size=8).digest() for own_id in rows.own_ids())
+    return np.array([int.from_bytes(digest, "big") % shards for digest in digests], dtype=np.int64)

@@ -1,0 +1,141 @@
+"""The vault: private records behind a wall with no window.
+
+There is no indexing, no iteration, no length, no attribute that holds data. Rows leave only through the mechanisms of a
+`Session` (privacy/mechanisms.py), which first pays for them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, NoReturn
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilset.core.errors import InputError, VeilsetError
+from veilset.core.records import Images, Labels, Records, Rows
+from veilset.core.registry import resolve
+
+Unit = Literal["record", "group"]
+
+# The reader layer lies above this one, so it is named and loaded on demand.
+_OPENER = "veilset.data.opening:open_images"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicFacts:
+    """What the custodian declares public about a vault; the certificate repeats it."""
+
+    units: int
+    unit: Unit
+    shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return len(self.class_names)
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as JSON-ready data."""
+        return asdict(self) | {"shape": list(self.shape), "class_names": list(self.class_names)}
+
+
+class UnitRows:
+    """The rows of each unit: a record is its own unit; a group holds all images of one patient."""
+
+    def __init__(self, records: Records, unit: Unit) -> None:
+        count = len(records.labels)
+        if unit == "record":
+            self.members: NDArray[np.int64] = np.arange(count)
+            self.starts: NDArray[np.int64] = np.arange(count + 1)
+            self._names: NDArray[Any] | None = None
+        else:
+            if records.groups is None:
+                raise InputError(
+                    "Expected groups for unit=group, found none. Pass --groups NAME, e.g. --groups patients."
+                )
+            self._names, inverse = np.unique(records.groups, return_inverse=True)
+            self.members = np.argsort(inverse, kind="stable")
+            self.starts = np.concatenate([[0], np.cumsum(np.bincount(inverse))])
+        self.records = records
+
+    @property
+    def count(self) -> int:
+        """The number of units."""
+        return len(self.starts) - 1
+
+    def of(self, unit: int) -> Rows:
+        """The row numbers of one unit."""
+        return self.members[self.starts[unit] : self.starts[unit + 1]]
+
+    def read(self, rows: Rows) -> tuple[Images, Labels]:
+        """Images and labels of these rows."""
+        return self.records.read(rows), self.records.labels[rows]
+
+    def own_ids(self) -> list[bytes]:
+        """A stable id for each unit that depends on nothing but that unit."""
+        if self._names is None:
+            return [bytes(digest) for digest in self.records.digests()]
+        return [str(name).encode() for name in self._names]
+
+
+# Rows live here and not on the object, so that vars(), repr(), copy and debuggers' views of a vault show none.
+_CONTENTS: "WeakKeyDictionary[Vault, UnitRows]" = WeakKeyDictionary()
+
+
+class Vault:
+    """Private records. Open one, then hand it to `synthesize`; nothing can be read from it directly."""
+
+    __slots__ = ("__weakref__", "facts")
+
+    __iter__: ClassVar[None] = None
+    __getitem__: ClassVar[None] = None
+    __contains__: ClassVar[None] = None
+
+    facts: PublicFacts
+
+    def __init__(self, records: Records, *, unit: Unit = "record") -> None:
+        if unit not in ("record", "group"):
+            raise InputError(f"Expected unit to be record or group, got {unit!r}.")
+        rows = UnitRows(records, unit)
+        if rows.count == 0:
+            raise InputError("Expected at least one record, found none.")
+        self.facts = PublicFacts(
+            units=rows.count, unit=unit, shape=records.shape, class_names=tuple(records.class_names)
+        )
+        _CONTENTS[self] = rows
+
+    @classmethod
+    def open(cls, source: str, *, unit: Unit = "record", groups: str | None = None, **options: Any) -> "Vault":
+        """Open a data argument (a folder, an npz pack, ...) as a vault; `options` are those of `open_images`."""
+        return cls(resolve(_OPENER)(source, groups=groups, **options), unit=unit)
+
+    def __repr__(self) -> str:
+        height, width, channels = self.facts.shape
+        content = f"{self.facts.units} {self.facts.unit}s, {height}x{width}x{channels}, {self.facts.classes} classes"
+        return f"Vault({content}, sealed)"
+
+    def __reduce__(self) -> NoReturn:
+        raise VeilsetError("A vault cannot be pickled or copied: that would take private records out of it.")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"A vault has no {name!r}. Private rows leave it only through a session's mechanisms.")
+
+
+def contents_of(vault: Vault) -> UnitRows:
+    """The rows of a vault. For privacy/mechanisms.py alone; a test forbids every other import."""
+    return _CONTENTS[vault]
+
+
+def describe(facts: Mapping[str, Any]) -> PublicFacts:
+    """Read `PublicFacts.to_json` back."""
+    try:
+        return PublicFacts(
+            units=int(facts["units"]),
+            unit=facts["unit"],
+            shape=(int(facts["shape"][0]), int(facts["shape"][1]), int(facts["shape"][2])),
+            class_names=tuple(map(str, facts["class_names"])),
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise InputError(f"Not the public facts of a vault: {facts!r} ({error}).") from error

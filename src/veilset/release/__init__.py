@@ -1,0 +1,1 @@
+"""What is published: the directory, its certificate, signature, card, verification and exports."""
