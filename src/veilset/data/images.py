@@ -39,8 +39,9 @@ class ImageSet:
         if not may_lack_classes:
             refuse_empty_classes(labels, names)
         groups = None if self.groups is None else _checked_groups(self.groups, len(images))
-        for name, value in {"images": images, "labels": labels, "groups": groups}.items():
-            object.__setattr__(self, name, None if value is None else _read_only(value))
+        object.__setattr__(self, "images", _read_only(images))
+        object.__setattr__(self, "labels", _read_only(labels))
+        object.__setattr__(self, "groups", None if groups is None else _read_only(groups))
         object.__setattr__(self, "class_names", names)
 
     def __len__(self) -> int:
@@ -91,9 +92,7 @@ def _checked_images(images: Any) -> Images:
     if array.dtype != object and array.ndim == 3:
         array = array[..., None]
     if array.dtype != object and (array.ndim != 4 or array.shape[3] not in (1, 3)):
-        raise InputError(
-            f"Expected images of shape (N, H, W) or (N, H, W, C) with C = 1 or 3, got {np.shape(images)}."
-        )
+        raise InputError(f"Expected images of shape (N, H, W) or (N, H, W, C) with C = 1 or 3, got {np.shape(images)}.")
     if array.dtype != object and array.size == 0:
         raise InputError(f"The set holds no pixels: its images have shape {np.shape(images)}.")
     return pixels.as_uint8(array)
