@@ -1,0 +1,188 @@
+"""Parquet in the Hugging Face image layout: an image column (struct of bytes and path, or binary) and a label.
+
+Streamed by row groups: of the images only the last two groups that were read stay in memory.
+"""
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilset.core.errors import InputError
+from veilset.core.progress import SILENT, Progress
+from veilset.core.records import Rows
+from veilset.core.registry import unknown_name
+from veilset.data.classes import index_labels
+from veilset.data.decoding import Form, UndecodableError
+from veilset.data.guards import refuse_bomb
+from veilset.data.optional import require
+from veilset.data.selection import Limit
+from veilset.data.streaming import StreamedImages
+
+LARGEST_ROW_GROUP = 2 * 2**30
+_SHARD = re.compile(r"-\d+-of-\d+$")
+_KEPT_GROUPS = 2  # the threads of the opening pass work at the border of two groups
+
+
+def open_parquet(
+    path: Path,
+    split: str | None,
+    *,
+    form: Form,
+    limit: Limit,
+    labels: str | None = None,
+    groups: str | None = None,
+    classes: tuple[str, ...] | None = None,
+    progress: Progress = SILENT,
+) -> StreamedImages:
+    """Check every image of a file or of a folder's shards once and keep them open for reading by row."""
+    files = _shards(path, split)
+    first = _open(files[0])
+    image = _image_column(first.schema_arrow, files[0])
+    label = labels or "label"
+    values = _read_column(files, label)
+    indices, class_names = index_labels(values, classes, _feature_names(first.schema_arrow, label))
+    rows = limit.rows(indices, class_names)
+    who = None if groups is None else _read_column(files, groups)[rows]
+    return StreamedImages(_Rows(files, image, rows), indices[rows], class_names, who, form, progress)
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """The parquet files of a folder, or of its `data` sub-folder."""
+    return sorted(folder.glob("*.parquet")) or sorted(folder.glob("data/*.parquet"))
+
+
+class _Rows:
+    """Encoded images by row, found through a table of row groups."""
+
+    def __init__(self, files: list[Path], image: str, rows: Rows) -> None:
+        self._files = files
+        self._image = image
+        self._rows = rows
+        self._groups: list[tuple[int, int]] = []  # (file, row group)
+        sizes = []
+        for number, file in enumerate(files):
+            metadata = _open(file).metadata
+            for group in range(metadata.num_row_groups):
+                size = metadata.row_group(group).total_byte_size
+                refuse_bomb(f"Row group {group} of {file}", size, file.stat().st_size, LARGEST_ROW_GROUP)
+                self._groups.append((number, group))
+                sizes.append(metadata.row_group(group).num_rows)
+        self._ends = np.cumsum(sizes)
+        self._kept: OrderedDict[int, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def name(self, row: int) -> str:
+        place, offset = self._find(row)
+        number, group = self._groups[place]
+        return f"row {offset} of row group {group} in {self._files[number].name}"
+
+    def fetch(self, row: int) -> bytes:
+        place, offset = self._find(row)
+        encoded = self._group(place)[offset].as_py()
+        if encoded is None:
+            raise UndecodableError("no image bytes, perhaps only a path; embed the images in the parquet file")
+        content: bytes = encoded
+        return content
+
+    def _find(self, row: int) -> tuple[int, int]:
+        source = int(self._rows[row])
+        place = int(np.searchsorted(self._ends, source, side="right"))
+        return place, source - (int(self._ends[place - 1]) if place else 0)
+
+    def _group(self, place: int) -> Any:
+        with self._lock:
+            if place not in self._kept:
+                number, group = self._groups[place]
+                while len(self._kept) >= _KEPT_GROUPS:
+                    self._kept.popitem(last=False)
+                self._kept[place] = _leaf(_open(self._files[number]).read_row_group(group, columns=[self._image]))
+            return self._kept[place]
+
+
+def _leaf(table: Any) -> Any:
+    column = table.column(0).combine_chunks()
+    is_struct = require("pyarrow").types.is_struct(column.type)
+    return column.field("bytes") if is_struct else column
+
+
+def _shards(path: Path, split: str | None) -> list[Path]:
+    if path.is_file():
+        if split is not None:
+            raise InputError(f"{path} is one parquet file and has no splits. Pass {path} alone.")
+        return [path]
+    files = parquet_files(path)
+    by_split: dict[str, list[Path]] = {}
+    for file in files:
+        by_split.setdefault(_SHARD.sub("", file.stem), []).append(file)
+    if split is None and len(by_split) == 1:
+        return files
+    if split not in by_split:  # without a split, train and test would silently be read as one set
+        wanted = "" if split is None else f" {split!r}"
+        names = ", ".join(by_split)
+        raise InputError(
+            f"Expected a split{wanted} of {path} among {names}. Pass {path}:{next(iter(by_split))}, for example."
+        )
+    return by_split[split]
+
+
+def _open(file: Path) -> Any:
+    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+    try:
+        return parquet.ParquetFile(file)
+    except arrow.ArrowException as error:
+        raise InputError(f"{file} is damaged or not a parquet file ({error}). Copy it again.") from error
+    except OSError as error:
+        raise InputError(f"Cannot read {file}: {error.strerror or error}.") from error
+
+
+def _image_column(schema: Any, file: Path) -> str:
+    """The leaf to read: `image.bytes` of a struct, or a binary column."""
+    types = require("pyarrow").types
+    found = {}
+    for field in schema:
+        if types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0:
+            found[field.name] = f"{field.name}.bytes"
+        elif types.is_binary(field.type) or types.is_large_binary(field.type):
+            found[field.name] = field.name
+    for name in ("image", "img"):
+        if name in found:
+            return found[name]
+    if len(found) == 1:
+        return next(iter(found.values()))
+    raise InputError(
+        f"Expected an image column (a struct with bytes, or binary) in {file}; "
+        f"it has {', '.join(schema.names)}. Name the image column 'image'."
+    )
+
+
+def _read_column(files: list[Path], name: str) -> NDArray[Any]:
+    parts = []
+    for file in files:
+        opened = _open(file)
+        if name not in opened.schema_arrow.names:
+            raise unknown_name(f"column of {file.name}", name, opened.schema_arrow.names)
+        column = opened.read(columns=[name]).column(0)
+        if column.null_count:
+            raise InputError(f"{column.null_count} records of {file} have no {name}. Remove them.")
+        values = np.array(column.to_pylist())
+        parts.append(values)
+    joined: NDArray[Any] = np.concatenate(parts)
+    if joined.dtype.kind not in "iuU" and joined.size:
+        raise InputError(f"Expected column {name!r} of integers or text, got {joined.dtype}.")
+    return joined
+
+
+def _feature_names(schema: Any, label: str) -> list[str] | None:
+    """The class names that the `datasets` library stores beside a ClassLabel column."""
+    try:
+        stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        names = stored["info"]["features"][label]["names"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return [str(name) for name in names]
