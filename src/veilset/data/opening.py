@@ -1,0 +1,114 @@
+"""`open_images`: one door for every kind of source."""
+
+import difflib
+from pathlib import Path
+
+from veilset.core.errors import InputError
+from veilset.core.progress import SILENT, Progress
+from veilset.core.records import Records
+from veilset.data.builtin import read_builtin
+from veilset.data.decoding import Form
+from veilset.data.folder import open_folder
+from veilset.data.idx import idx_splits, read_idx
+from veilset.data.images import ImageSet
+from veilset.data.npz import read_npz
+from veilset.data.parquet import open_parquet, parquet_files
+from veilset.data.selection import Limit
+
+_BUILTIN = "builtin:"
+
+
+def open_images(
+    source: str | Path,
+    *,
+    size: int | None = None,
+    channels: int | None = None,
+    limit: int | None = None,
+    labels: str | None = None,
+    groups: str | None = None,
+    classes: tuple[str, ...] | None = None,
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> Records:
+    """Open `PATH[:SPLIT]` of an .npz pack, an IDX, image or parquet folder, a .parquet file, or `builtin:NAME`.
+
+    Args:
+        source: where the images are.
+        size: resize to `size` x `size` pixels.
+        channels: convert to grey (1) or colour (3).
+        limit: keep the first `limit` records after a shuffle by `seed`, in the order of the source.
+        labels: another array or column of labels.
+        groups: the array or column that says to whom each image belongs.
+        classes: the label values in order, or names for labels that are 0..K-1 already.
+        seed: of the shuffle for `limit`.
+        progress: where the checking pass of folders and parquet is reported.
+    """
+    form, chosen = Form(size=size, channels=channels), Limit(count=limit, seed=seed)
+    text = str(source)
+    if text.startswith(_BUILTIN):
+        name, _, split = text.removeprefix(_BUILTIN).partition(":")
+        _refuse_names(text, labels, groups)
+        return _brought_to(read_builtin(name, split or None, classes), form, chosen)
+    path, part = _path_and_split(text)
+    if path.is_dir() and idx_splits(path):
+        _refuse_names(text, labels, groups)
+        return _brought_to(read_idx(path, part, classes=classes), form, chosen)
+    if path.suffix == ".parquet" or (path.is_dir() and parquet_files(path)):
+        return open_parquet(
+            path, part, form=form, limit=chosen, labels=labels, groups=groups, classes=classes, progress=progress
+        )
+    if path.is_dir():
+        folder = path if part is None else _split_folder(path, part)
+        return open_folder(
+            folder, form=form, limit=chosen, labels=labels, groups=groups, classes=classes, progress=progress
+        )
+    if path.suffix == ".npz":
+        pack = read_npz(path, part, labels=labels or "labels", groups=groups, classes=classes)
+        return _brought_to(pack, form, chosen)
+    raise InputError(
+        f"Cannot tell what {path} is. Expected an .npz pack, a .parquet file, or a folder of images, IDX or parquet."
+    )
+
+
+def _brought_to(images: ImageSet, form: Form, limit: Limit) -> ImageSet:
+    """The same limit, channels and size, in the same order, as for streamed sources."""
+    rows = limit.rows(images.labels, images.class_names)
+    if len(rows) < len(images):
+        images = images.subset(rows)
+    if form.channels is not None:
+        images = images.with_channels(form.channels)
+    return images if form.size is None else images.resize(form.size)
+
+
+def _path_and_split(text: str) -> tuple[Path, str | None]:
+    whole = Path(text)
+    if whole.exists():
+        return whole, None
+    before, colon, split = text.rpartition(":")
+    if colon and split and Path(before).exists():
+        return Path(before), split
+    missing = Path(before) if colon and "/" not in split and "\\" not in split and len(before) > 1 else whole
+    raise InputError(f"{missing} does not exist.{_hint(missing)}")
+
+
+def _hint(missing: Path) -> str:
+    parent = missing.parent
+    try:
+        there = sorted(path.name for path in parent.iterdir() if not path.name.startswith("."))
+    except OSError:
+        return f" Nor can its folder {parent} be read."
+    near = difflib.get_close_matches(missing.name, there, n=3)
+    return f" Did you mean {' or '.join(near)}?" if near else " Check the path."
+
+
+def _split_folder(folder: Path, split: str) -> Path:
+    if (folder / split).is_dir() and Path(split).name == split:
+        return folder / split
+    there = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    raise InputError(f"{folder} has no split {split!r}. Its sub-folders: {', '.join(there) or 'none'}.")
+
+
+def _refuse_names(source: str, labels: str | None, groups: str | None) -> None:
+    for option, value in {"--labels": labels, "--groups": groups}.items():
+        if value is not None:
+            raise InputError(f"{source} has one set of labels and no groups; {option} {value} does not apply.")
