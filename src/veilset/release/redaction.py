@@ -8,18 +8,19 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from veilset.privacy.ledger import Line, chained
+from veilset.privacy.ledger import _START, Line, _hash_of
 
-_BUDGET_WORDS = re.compile(r"epsilon|delta|budget", re.IGNORECASE)
+_BUDGET_KEY = re.compile(r"epsilon|budget|^delta$|^eps(_|$)", re.IGNORECASE)
 _NUMBER = re.compile(r"((?:\bepsilon|\beps|ε)(?:[\s=:~<>≤≥≈]|about|of|is)*)\d[\d.]*(?:e[+-]?\d+)?", re.IGNORECASE)
+_NOT_STATED = "(not stated)"
 
 
 def redact(data: Any) -> Any:
     """A copy without keys that name a budget and without numbers beside the word epsilon."""
     if isinstance(data, Mapping):
-        return {key: redact(value) for key, value in data.items() if not _BUDGET_WORDS.search(str(key))}
+        return {key: redact(value) for key, value in data.items() if not _BUDGET_KEY.search(str(key))}
     if isinstance(data, str):
-        return _NUMBER.sub(r"\1(not stated)", data)
+        return _NUMBER.sub(rf"\1{_NOT_STATED}", data)
     if isinstance(data, list | tuple):
         return [redact(item) for item in data]
     return data
@@ -28,9 +29,20 @@ def redact(data: Any) -> Any:
 def states_epsilon(data: Any) -> bool:
     """Whether `data` holds anything that `redact` would remove."""
     if isinstance(data, Mapping):
-        return any(_BUDGET_WORDS.search(str(key)) or states_epsilon(value) for key, value in data.items())
+        return any(_BUDGET_KEY.search(str(key)) or states_epsilon(value) for key, value in data.items())
     if isinstance(data, str):
         return _NUMBER.search(data) is not None
-    if isinstance(data, list | tuple):
-        return any(map(states_epsilon, data))
-    return False
+    return isinstance(data, list | tuple) and any(map(states_epsilon, data))
+
+
+def redact_ledger(lines: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """The lines without their budget, chained anew; the header names the last hash of the ledger they came from."""
+    redacted: list[Line] = []
+    for line in lines:
+        copy: Line = {**line, "body": redact(line["body"])}
+        if not redacted:
+            copy["body"]["redacted_from"] = lines[-1]["hash"]
+        copy["previous"] = redacted[-1]["hash"] if redacted else _START
+        copy["hash"] = _hash_of(copy)
+        redacted.append(copy)
+    return redacted

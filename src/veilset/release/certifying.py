@@ -1,0 +1,144 @@
+"""From a finished run to its certificate: epsilon is computed from the ledger alone, never copied from the request."""
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from veilset._version import __version__
+from veilset.core.errors import InputError, VerificationError
+from veilset.privacy.accounting import epsilon_of
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event
+from veilset.privacy.ledger import Line, check_chain
+from veilset.privacy.vault import PublicFacts
+from veilset.release.certificate import Certificate, public_declaration, require_json
+from veilset.release.redaction import redact, redact_ledger
+
+SECURE_NOISE = "os-entropy"
+SEEDED_REASON = (
+    "The privacy noise came from a seed instead of the operating system's entropy. "
+    "Who knows or guesses the seed can subtract the noise, so nothing is protected."
+)
+
+
+def certify(
+    ledger_lines: Sequence[Line],
+    facts: PublicFacts,
+    delta: float,
+    method: str,
+    settings: Mapping[str, Any],
+    *,
+    samples: int,
+    seed: int | None = None,
+    budget: Budget | None = None,
+    reasons: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+    created: str | None = None,
+) -> Certificate:
+    """The certificate of a run; `reasons` say why it has no guarantee, e.g. that it ran as published.
+
+    Privacy: the stated epsilon is that of the ledger's events by PLD at `delta`, unit as in `facts`, relation
+    add/remove-one. Seeded noise or any reason makes the guarantee `none`, and then no epsilon is kept anywhere.
+    """
+    lines = list(ledger_lines)
+    events = check_chain(lines)
+    _require_same_run(lines, facts, delta, method, require_json(settings, "settings"))
+    problems = ledger_problems(lines, events)
+    if problems:
+        raise VerificationError(" ".join(problems))
+    reasons = [*reasons, *([SEEDED_REASON] if lines[0]["body"]["noise"] != SECURE_NOISE else [])]
+    epsilon = pld = rdp = None
+    if not reasons:
+        Budget(1.0, delta).check_against(facts.units)
+        pld, rdp = epsilon_of(events, delta, "pld"), epsilon_of(events, delta, "rdp")
+        epsilon = pld
+        if not (math.isfinite(pld) and math.isfinite(rdp)):
+            raise InputError(f"The ledger has no finite epsilon at delta={delta:g}. Choose a larger --delta.")
+    asked = None if budget is None or reasons else {"epsilon": budget.epsilon, "delta": budget.delta}
+    # Nothing that names an epsilon may stay when it protects nothing.
+    clean = redact if reasons else _unchanged
+    return Certificate(
+        guarantee="none" if reasons else "dp",
+        epsilon=epsilon,
+        delta=None if reasons else delta,
+        unit=facts.unit,
+        declared_public=clean(public_declaration(facts)),
+        ledger=tuple(redact_ledger(lines) if reasons else lines),
+        accountant={"pld": pld, "rdp": rdp},
+        method=method,
+        settings=clean(require_json(settings, "settings")),
+        seed=seed,
+        budget=asked,
+        samples=samples,
+        versions=_versions(),
+        reasons=tuple(map(clean, reasons)),
+        warnings=tuple(map(clean, warnings)),
+        created=created or datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def planned_events(header: Mapping[str, Any]) -> list[Event]:
+    """The events that the header of a ledger says will be spent."""
+    plan = header.get("plan")
+    if not isinstance(plan, list):
+        raise InputError("Expected the ledger's header to hold a plan.")
+    return [Event.from_json(item) for item in plan]
+
+
+def ledger_problems(lines: Sequence[Line], events: Sequence[Event]) -> list[str]:
+    """Where the events of a ledger differ from the plan in its header, and steps taken beyond those paid for."""
+    problems = []
+    planned = planned_events(lines[0]["body"])
+    if sorted(map(_order, planned)) != sorted(map(_order, events)):
+        problems.append(
+            f"The ledger's {len(events)} events are not the {len(planned)} events of its plan, no more and no fewer."
+        )
+    paid: dict[str, int] = {}
+    for event in events:
+        paid[event.label] = paid.get(event.label, 0) + event.count
+    for line in lines:
+        if line["kind"] == "lease":
+            label, steps = str(line["body"].get("label")), line["body"].get("steps")
+            if not isinstance(steps, int) or steps < 1:
+                problems.append(f"Ledger line {line['sequence']} does not say how many steps it leases.")
+                continue
+            paid[label] = paid.get(label, 0) - steps
+    overdrawn = sorted(label for label, left in paid.items() if left < 0)
+    if overdrawn:
+        problems.append(f"The ledger leases more steps than were spent for {', '.join(map(repr, overdrawn))}.")
+    return problems
+
+
+def _order(event: Event) -> str:
+    return repr(sorted(event.to_json().items()))
+
+
+def _require_same_run(
+    lines: Sequence[Line], facts: PublicFacts, delta: float, method: str, settings: Mapping[str, Any]
+) -> None:
+    if not lines:
+        raise VerificationError("The ledger holds no lines, so there is no run to certify.")
+    header = lines[0]["body"]
+    claimed = {"facts": facts.to_json(), "delta": delta, "method": method, "settings": settings}
+    for name, value in claimed.items():
+        if header.get(name) != value:
+            raise VerificationError(f"Expected {name} as in the ledger's header, {header.get(name)!r}, got {value!r}.")
+    if header.get("noise") not in (SECURE_NOISE, "seeded"):
+        raise VerificationError(f"The ledger says that its noise is {header.get('noise')!r}, which is unknown.")
+
+
+def _unchanged(data: Any) -> Any:
+    return data
+
+
+def _versions() -> dict[str, str]:
+    versions = {"veilset": __version__, "python": platform.python_version()}
+    for package in ("torch", "numpy", "dp-accounting"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "unknown"
+    return versions

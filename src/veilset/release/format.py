@@ -1,0 +1,151 @@
+"""The release: images, labels, optional networks and the certificate, in memory and as a directory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from veilset.core.errors import InputError, VerificationError
+from veilset.core.files import require_absent, sha256_of, whole_directory
+from veilset.core.records import Images, Labels
+from veilset.release import layout, strict_json
+from veilset.release.card import card_text
+from veilset.release.certificate import Certificate, read_certificate
+from veilset.release.pack import Pack, SoftLabels, pack_problems, read_pack, write_pack
+from veilset.release.redaction import redact
+from veilset.release.signing import load_private_key, signature_file
+
+if TYPE_CHECKING:
+    import torch
+
+    from veilset.release.dataset import ReleaseDataset
+
+Model = tuple["Mapping[str, torch.Tensor]", Mapping[str, Any]]
+"""The weights of a network by name, and the description that rebuilds it."""
+
+_DESCRIPTION_LIMIT = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Release:
+    """What is published. Arrays are read only; soft labels, where there are any, are those of the 8-bit images."""
+
+    images: Images  # (N, H, W, C)
+    labels: Labels  # (N,)
+    certificate: Certificate
+    soft_labels: SoftLabels | None = None  # (N, K)
+    models: Mapping[str, Model] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = content_problems(self._pack(), self.certificate)
+        problems += [f"Unknown model {name!r}." for name in self.models if name not in layout.MODELS]
+        if problems:
+            raise InputError(" ".join(problems))
+        for name in ("images", "labels", "soft_labels"):
+            array = getattr(self, name)
+            if array is not None:
+                view = array.view()
+                view.flags.writeable = False
+                object.__setattr__(self, name, view)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        height, width, channels = self.images.shape[1:]
+        certificate = self.certificate
+        claim = f", epsilon {certificate.epsilon:.4g}" if certificate.epsilon is not None else ""
+        return f"Release({len(self)} images {height}x{width}x{channels}, guarantee {certificate.guarantee}{claim})"
+
+    def save(self, path: str | Path, sign_key: str | Path | None = None) -> Path:
+        """Write the directory, whole or not at all, signed when a private key file is given."""
+        path = Path(path)
+        require_absent(path)
+        key = None if sign_key is None else load_private_key(Path(sign_key))
+        with whole_directory(path) as building:
+            write_pack(building / layout.DATA, self._pack())
+            (building / layout.CARD).write_text(card_text(self.certificate), encoding="utf-8")
+            for name, model in self.models.items():
+                self._write_model(building, name, model)
+            files = {file.name: sha256_of(file) for file in sorted(building.iterdir())}
+            content = replace(self.certificate, files=files).to_bytes()
+            (building / layout.CERTIFICATE).write_bytes(content)
+            if key is not None:
+                (building / layout.SIGNATURE).write_bytes(signature_file(content, key))
+        return path
+
+    def torch(self) -> "ReleaseDataset":
+        """A torch Dataset of (image, soft label), or (image, class) where there are no soft labels."""
+        from veilset.release.dataset import ReleaseDataset
+
+        return ReleaseDataset(self.images, self.labels, self.soft_labels)
+
+    def _pack(self) -> Pack:
+        return Pack(images=self.images, labels=self.labels, soft_labels=self.soft_labels)
+
+    def _write_model(self, building: Path, name: str, model: Model) -> None:
+        from safetensors.torch import save_file
+
+        weights, description = model
+        # Tensors that share memory cannot be stored as such; a copy of each can.
+        plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in weights.items()}
+        save_file(plain, building / layout.weights_file(name))
+        if self.certificate.guarantee == "none":
+            description = redact(description)
+        (building / layout.description_file(name)).write_bytes(strict_json.dump(description))
+
+
+def load_release(path: str | Path) -> Release:
+    """Read a release after checking the hash of every file. `verify_release` checks its privacy claim as well."""
+    path = Path(path)
+    layout.require_release(path)
+    problems = layout.entry_problems(path)
+    if not problems:
+        certificate = read_certificate(path / layout.CERTIFICATE)
+        problems = layout.file_problems(path, certificate)
+    if problems:
+        raise VerificationError(f"{path} is not as it was published. " + " ".join(problems))
+    pack = read_pack(path / layout.DATA)
+    problems = content_problems(pack, certificate)
+    if problems:
+        raise VerificationError(f"{path} is not a sound release. " + " ".join(problems))
+    return Release(
+        images=pack.images,
+        labels=pack.labels,
+        soft_labels=pack.soft_labels,
+        models={name: _read_model(path, name) for name in model_names(certificate)},
+        certificate=certificate,
+    )
+
+
+def model_names(certificate: Certificate) -> list[str]:
+    """The networks that a release holds."""
+    return [name for name in layout.MODELS if layout.weights_file(name) in certificate.files]
+
+
+def read_description(path: Path, name: str) -> dict[str, Any]:
+    """What rebuilds a network of the release at `path`."""
+    description = strict_json.load(path / layout.description_file(name), _DESCRIPTION_LIMIT)
+    if not isinstance(description, dict):
+        raise VerificationError(f"{layout.description_file(name)} does not hold a mapping.")
+    return description
+
+
+def _read_model(path: Path, name: str) -> Model:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        weights = load_file(path / layout.weights_file(name))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise VerificationError(f"{layout.weights_file(name)} cannot be read: {error}.") from error
+    return weights, read_description(path, name)
+
+
+def content_problems(pack: Pack, certificate: Certificate) -> list[str]:
+    """Where the arrays of a release differ from what its certificate describes."""
+    facts = certificate.facts
+    problems = pack_problems(pack, facts.shape, facts.classes)
+    if len(pack.images) != certificate.samples:
+        problems.append(f"Expected {certificate.samples} images as in the certificate, got {len(pack.images)}.")
+    return problems

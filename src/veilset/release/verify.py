@@ -1,0 +1,238 @@
+"""Whether a release is what it says: every hash, the ledger's chain, epsilon computed again, the signature.
+
+A release may come from anyone, so whatever is wrong with it becomes a line in `problems`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from veilset.core.errors import VeilsetError, VerificationError
+from veilset.privacy.accounting import epsilon_of
+from veilset.privacy.events import Event
+from veilset.privacy.ledger import check_chain
+from veilset.release import layout
+from veilset.release.certificate import Certificate, read_certificate
+from veilset.release.certifying import SECURE_NOISE, ledger_problems
+from veilset.release.format import content_problems, model_names, read_description
+from veilset.release.pack import read_pack
+from veilset.release.redaction import states_epsilon
+from veilset.release.signing import check_signature, load_public_key
+
+# The stated epsilon may be this much above the computed one (another version of the accountant, wider buckets) ...
+_ABOVE = 1e-3
+# ... and below it by rounding alone.
+_BELOW = 1e-6
+# Beyond this nothing is protected, and computing a privacy loss distribution would only cost time.
+_LARGEST_EPSILON = 1e4
+_MOST_WORLDS = 1000
+
+_HOSTILE = (VeilsetError, ArithmeticError, LookupError, TypeError, ValueError, OSError, MemoryError, RecursionError)
+"""What a check of hostile input may raise; each becomes a problem."""
+
+
+@dataclass(kw_only=True)
+class Verification:
+    """The outcome. Of a release with problems nothing is stated: its numbers mean nothing."""
+
+    problems: list[str] = field(default_factory=list)
+    certificate: Certificate | None = None
+    pld: float | None = None
+    rdp: float | None = None
+    signed_by: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check passed."""
+        return not self.problems and self.certificate is not None
+
+    @property
+    def guarantee(self) -> str | None:
+        """`dp` or `none`; None when the release is not what it says."""
+        return None if self._vouched is None else self._vouched.guarantee
+
+    @property
+    def epsilon(self) -> float | None:
+        """The certified epsilon."""
+        return None if self._vouched is None else self._vouched.epsilon
+
+    @property
+    def delta(self) -> float | None:
+        """The certified delta."""
+        return None if self._vouched is None else self._vouched.delta
+
+    @property
+    def unit(self) -> str | None:
+        """Whom the guarantee protects: one record or one group."""
+        return None if self._vouched is None else self._vouched.unit
+
+    @property
+    def relation(self) -> str | None:
+        """Which datasets count as neighbours."""
+        return None if self._vouched is None else self._vouched.relation
+
+    @property
+    def recomputed(self) -> dict[str, float | None]:
+        """Epsilon computed from the ledger by each accountant."""
+        return {"pld": self.pld, "rdp": self.rdp}
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys that scripts rely on."""
+        names = ("ok", "guarantee", "epsilon", "delta", "unit", "relation", "recomputed", "problems", "signed_by")
+        return {name: getattr(self, name) for name in names}
+
+    def raise_if_failed(self) -> None:
+        """Raise `VerificationError` with all problems, if there are any."""
+        if not self.ok:
+            raise VerificationError("The release is not what it says. " + " ".join(self.problems))
+
+    @property
+    def _vouched(self) -> Certificate | None:
+        return self.certificate if self.ok else None
+
+
+def verify_release(path: str | Path, public_key: str | Path | None = None) -> Verification:
+    """Check a release directory; with a public key, also that its owner signed it."""
+    path = Path(path)
+    trusted = None if public_key is None else load_public_key(Path(public_key))
+    layout.require_directory(path)
+    result = Verification()
+    # Links and pipes are never opened, so nothing else is tried while there are any.
+    if not _run(result, lambda: layout.entry_problems(path)):
+        return result
+    if not (path / layout.CERTIFICATE).exists():
+        result.problems.append(f"{layout.CERTIFICATE} is missing.")
+        return result
+    try:
+        certificate = read_certificate(path / layout.CERTIFICATE)
+    except _HOSTILE as error:
+        result.problems.append(str(error))
+        return result
+    result.certificate = certificate
+
+    def signature() -> list[str]:
+        place = path / layout.SIGNATURE
+        if place.exists():
+            result.signed_by = check_signature((path / layout.CERTIFICATE).read_bytes(), place, trusted)
+        return [] if place.exists() or trusted is None else ["A key was given, but the release is not signed."]
+
+    _run(result, signature)
+    if _run(result, lambda: layout.file_problems(path, certificate)):
+        _run(result, lambda: _content(path, certificate))
+    _run(result, lambda: _header(certificate))
+    _run(result, lambda: _guarantee(certificate))
+    if _run(result, lambda: _ledger(certificate)) and certificate.guarantee == "dp":
+        _run(result, lambda: _epsilon(certificate, result))
+    return result
+
+
+def _run(result: Verification, check: Callable[[], list[str]]) -> bool:
+    try:
+        found = check()
+    except _HOSTILE as error:
+        found = [str(error) or type(error).__name__]
+    result.problems += found
+    return not found
+
+
+def _header(certificate: Certificate) -> list[str]:
+    """The certificate against the first line of its ledger."""
+    header, facts = certificate.header, certificate.header.get("facts")
+    if not isinstance(facts, dict):
+        return ["The ledger's header does not say what is declared public."]
+    declared = {name: value for name, value in certificate.declared_public.items() if name != "statement"}
+    problems = [
+        f"The certificate's {name} is not the one in the ledger's header."
+        for name in sorted(declared.keys() | facts.keys())
+        if declared.get(name) != facts.get(name)
+    ]
+    names = ("method", "settings", "delta") if certificate.guarantee == "dp" else ("method", "settings")
+    problems += [
+        f"The certificate's {name} is not the one in the ledger's header."
+        for name in names
+        if header.get(name) != getattr(certificate, name)
+    ]
+    return problems
+
+
+def _guarantee(certificate: Certificate) -> list[str]:
+    numbers = (certificate.epsilon, certificate.delta, *certificate.accountant.values())
+    problems = []
+    if certificate.guarantee == "none":
+        if any(number is not None for number in numbers) or certificate.budget is not None:
+            problems.append("A release without a guarantee states an epsilon or a delta.")
+        bodies = [line["body"] for line in certificate.ledger]
+        if states_epsilon([bodies, certificate.settings, certificate.reasons, certificate.warnings]):
+            problems.append("A release without a guarantee names a budget in its settings, ledger or reasons.")
+        if not certificate.reasons:
+            problems.append("A release without a guarantee gives no reason.")
+        return problems
+    if any(number is None for number in numbers):
+        problems.append("A guarantee needs epsilon and delta and both accountants' values.")
+    if certificate.reasons:
+        problems.append("The certificate claims a guarantee and gives reasons why there is none.")
+    if certificate.header.get("noise") != SECURE_NOISE:
+        noise = certificate.header.get("noise")
+        problems.append(f"Expected noise from {SECURE_NOISE} for a guarantee, the ledger says {noise!r}.")
+    units = certificate.facts.units
+    if certificate.delta is not None and not 0 < certificate.delta < 1 / units:
+        problems.append(f"Expected 0 < delta < 1/{units}, found {certificate.delta:g}.")
+    return problems
+
+
+def _ledger(certificate: Certificate) -> list[str]:
+    return ledger_problems(certificate.ledger, check_chain(certificate.ledger))
+
+
+def _epsilon(certificate: Certificate, result: Verification) -> list[str]:
+    """Epsilon from the ledger alone, by both accountants, against the certificate."""
+    events, delta = check_chain(certificate.ledger), certificate.delta
+    stated, accountant = certificate.epsilon, certificate.accountant
+    if delta is None or stated is None or _worlds(events) > _MOST_WORLDS:
+        return ["The ledger's epsilon cannot be computed: a number is missing or there are too many partitions."]
+    result.rdp = epsilon_of(events, delta, "rdp")
+    if not result.rdp <= _LARGEST_EPSILON:
+        return [f"The ledger's events cost epsilon {result.rdp:.3g}, which protects nothing."]
+    result.pld = epsilon_of(events, delta, "pld")
+    problems = []
+    for name, claim, computed in (
+        ("epsilon", stated, result.pld),
+        ("pld", accountant["pld"], result.pld),
+        ("rdp", accountant["rdp"], result.rdp),
+    ):
+        if claim is None or not computed * (1 - _BELOW) - 1e-9 <= claim <= computed * (1 + _ABOVE) + 1e-9:
+            problems.append(f"The certificate states {name} {claim}, the ledger's events cost {computed:.6g}.")
+    # Renyi DP is the looser bound. Below PLD by more than the width of PLD's buckets, one of the two is wrong.
+    if result.rdp < result.pld * 0.99 - 1e-3:
+        problems.append(f"The accountants disagree: RDP {result.rdp:.6g} is below PLD {result.pld:.6g}.")
+    return problems
+
+
+def _worlds(events: list[Event]) -> int:
+    """How many combinations of shards have to be priced; shards with equal costs are one case."""
+    shards: dict[str, dict[int | None, list[tuple[float, float, int]]]] = {}
+    for event in events:
+        if event.partition is not None:
+            cost = (event.noise_multiplier, event.sampling_rate, event.count)
+            shards.setdefault(event.partition, {}).setdefault(event.shard, []).append(cost)
+    return math.prod(len({tuple(sorted(costs)) for costs in shard.values()}) for shard in shards.values())
+
+
+def _content(path: Path, certificate: Certificate) -> list[str]:
+    """The files themselves, once their hashes are right."""
+    from safetensors import SafetensorError, safe_open
+
+    problems = content_problems(read_pack(path / layout.DATA), certificate)
+    texts: list[Any] = [(path / layout.CARD).read_text(encoding="utf-8")]
+    for name in model_names(certificate):
+        texts.append(read_description(path, name))
+        try:
+            with safe_open(path / layout.weights_file(name), framework="numpy") as weights:
+                weights.keys()
+        except SafetensorError as error:
+            problems.append(f"{layout.weights_file(name)} cannot be read: {error}.")
+    if certificate.guarantee == "none" and states_epsilon(texts):
+        problems.append("A release without a guarantee names an epsilon in its card or a model's description.")
+    return problems
