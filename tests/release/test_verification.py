@@ -221,6 +221,19 @@ def test_a_forged_ledger_is_found_even_with_a_fitting_chain(make, forge, rechain
     assert any(message in problem for problem in outcome.problems), outcome.problems
 
 
+def test_no_epsilon_is_computed_for_a_release_that_only_claims_a_guarantee(make, forge, rechain):
+    path = make.saved()
+
+    def seed(content):
+        _seed_noise(content["ledger"])
+        rechain(content["ledger"])
+
+    forge(path, seed)
+    outcome = verify_release(path)
+    assert not outcome.ok
+    assert outcome.recomputed == {"pld": None, "rdp": None}
+
+
 def test_a_weakened_plan_and_ledger_together_do_not_fit_the_stated_epsilon(make, forge, rechain):
     path = make.saved()
 

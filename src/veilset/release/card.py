@@ -97,10 +97,11 @@ def _guaranteed(certificate: Certificate) -> str:
             f"**Differential privacy with epsilon = {rounded_up(epsilon)} and delta = {delta:g}**, "
             f"for {whom}, under {certificate.relation}.",
             f"In plain words: take {whom} of the private data, and an attacker who knows all the rest and wants to "
-            f"know whether it was used. Whatever he sees here and whatever he does with it, his odds of being right "
-            f"grow by a factor of at most e^epsilon = {_odds(epsilon)}, but for a failure of probability about "
-            f"{delta:g}. If he could only toss a coin before, he is right at most {_best_guess(epsilon, delta)} of "
-            f"the time. The same holds for all that is ever computed from this release.",
+            f"know whether it was used. Any conclusion that he can draw from this release is at most "
+            f"e^epsilon = {_odds(epsilon)} times as likely as it would be had it not been used, and the other way "
+            f"round, plus delta = {delta:g}; his odds improve by about that factor at best. If he could only toss a "
+            f"coin before, he is right at most {_best_guess(epsilon, delta)} of the time. The same holds for all "
+            f"that is ever computed from this release.",
             f"Epsilon was computed from the ledger of everything that was read from the private data "
             f"({certificate.facts.units} {certificate.unit}s, a number that is declared public); the ledger is in "
             "`certificate.json`.",
@@ -129,7 +130,7 @@ dataset = vs.load_release(".").torch()  # a torch Dataset of (image, soft label 
 _VERIFYING = {
     "dp": "`veilset verify DIRECTORY` computes the privacy loss from the ledger again, with two accountants, and "
     "checks every file against the certificate. Add `--key PUBLIC_KEY` with the publisher's key, which you have from "
-    "elsewhere, to know who signed it: without a key, who altered everything consistently is not found.",
+    "elsewhere, to know who signed it: without a key, a forger who made every hash fit again goes unnoticed.",
     "none": "`veilset verify DIRECTORY` checks every file against the certificate. It cannot add the "
     "guarantee that is missing.",
 }

@@ -38,7 +38,7 @@ class Verification:
     """The outcome. Of a release with problems nothing is stated: its numbers mean nothing."""
 
     problems: list[str] = field(default_factory=list)
-    certificate: Certificate | None = None
+    certificate: Certificate | None = field(default=None, repr=False)
     pld: float | None = None
     rdp: float | None = None
     signed_by: str | None = None
@@ -122,8 +122,9 @@ def verify_release(path: str | Path, public_key: str | Path | None = None) -> Ve
     if _run(result, lambda: layout.file_problems(path, certificate)):
         _run(result, lambda: _content(path, certificate))
     _run(result, lambda: _header(certificate))
-    _run(result, lambda: _guarantee(certificate))
-    if _run(result, lambda: _ledger(certificate)) and certificate.guarantee == "dp":
+    claim_is_sound = _run(result, lambda: _guarantee(certificate))
+    # No epsilon is computed for what has no guarantee, whatever it claims.
+    if _run(result, lambda: _ledger(certificate)) and claim_is_sound and certificate.guarantee == "dp":
         _run(result, lambda: _epsilon(certificate, result))
     return result
 
