@@ -28,9 +28,9 @@ FREQUENCIES = 8
 NEIGHBOURS = 4
 # Residual = 1 - correlation. Measured between halves of MNIST's training set, where nothing is a copy: no residual
 # below 0.008, none below 0.2 of the next one. JPEG copies (quality 75) of MNIST stay below 0.005; those of textured
-# photographs reach 0.05, but then the next nearest image is at least 8 times as far.
+# photographs reach 0.1 and more, but then the next nearest image is many times as far.
 SURE_RESIDUAL = 0.006
-LIKELY_RESIDUAL = 0.05
+LIKELY_RESIDUAL = 0.1
 LIKELY_RATIO = 0.15
 _LOW_RESIDUAL = 0.03  # of the low frequencies, which no recompression changes more
 _LEAST_CONTRAST = 2.0  # grey levels; below it an image is blank and resembles every other blank one
