@@ -1,0 +1,114 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from veilset.core.errors import InputError
+from veilset.data import ImageSet, open_images, refuse_overlap
+from veilset.data.overlap import count_overlap
+
+
+def unlabelled(images: np.ndarray) -> ImageSet:
+    return ImageSet(images, np.zeros(len(images), np.int64))
+
+
+def jpeg(image: np.ndarray) -> np.ndarray:
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG", quality=75)
+    return np.asarray(Image.open(buffer))
+
+
+def resized(image: np.ndarray, size: int, how: Image.Resampling) -> np.ndarray:
+    return np.asarray(Image.fromarray(image).resize((size, size), how))
+
+
+CHANGES = {
+    "none": lambda image: image,
+    "jpeg": jpeg,
+    "brighter": lambda image: np.clip(image.astype(int) + 20, 0, 255).astype(np.uint8),
+    "more contrast": lambda image: np.clip(image * 1.1, 0, 255).astype(np.uint8),
+    "28 pixels": lambda image: resized(image, 28, Image.Resampling.BICUBIC),
+    "24 pixels": lambda image: resized(image, 24, Image.Resampling.BILINEAR),
+    "40 pixels": lambda image: resized(image, 40, Image.Resampling.BICUBIC),
+    "grey": lambda image: np.asarray(Image.fromarray(image).convert("L")),
+    "colour": lambda image: np.asarray(Image.fromarray(image).convert("RGB")),
+}
+
+
+@pytest.fixture(scope="module")
+def digits() -> np.ndarray:
+    return open_images("builtin:mnist5k").images[..., 0]
+
+
+@pytest.fixture(scope="module")
+def photos() -> np.ndarray:
+    return open_images("builtin:photos").images
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_copies_of_digits_are_caught(digits, change):
+    copies = np.stack([CHANGES[change](image) for image in digits[::50]])
+    assert count_overlap(unlabelled(digits), unlabelled(copies)) >= 0.97 * len(copies)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_copies_of_photos_are_caught(photos, change):
+    copies = np.stack([CHANGES[change](image) for image in photos[::6]])
+    assert count_overlap(unlabelled(photos), unlabelled(copies)) >= 0.8 * len(copies)  # a third is grass, gravel, sky
+
+
+def test_one_copy_among_others_stops_the_run_without_saying_which(digits, photos):
+    grey = unlabelled(photos).with_channels(1).resize(28).images
+    public = np.concatenate([grey[:100], jpeg(digits[7])[None, ..., None], grey[100:]])
+    with pytest.raises(InputError, match=r"^1 of 601 public images coincide with private ones") as caught:
+        refuse_overlap(unlabelled(digits), unlabelled(public))
+    assert "100" not in str(caught.value)
+
+
+def test_other_images_pass(digits, photos):
+    refuse_overlap(unlabelled(digits[::2]), unlabelled(digits[1::2]))
+    refuse_overlap(unlabelled(digits), unlabelled(photos))
+    refuse_overlap(unlabelled(photos), unlabelled(digits))
+
+
+def test_blank_images_are_nobodys(digits):
+    blank = np.repeat(np.arange(0, 250, 50, dtype=np.uint8), 28 * 28).reshape(5, 28, 28)
+    refuse_overlap(unlabelled(np.concatenate([digits[:5], blank])), unlabelled(blank))
+
+
+def test_faint_images_count_only_to_the_bit():
+    faint = np.full((2, 16, 16), 10, np.uint8)
+    faint[:, 0, 0] = 11
+    faint[1, 5, 5] = 11
+    refuse_overlap(unlabelled(faint[:1]), unlabelled(faint[1:]))
+    assert count_overlap(unlabelled(faint[:1]), unlabelled(faint)) == 1
+
+
+def test_streamed_sources_are_compared(tmp_path, digits):
+    for row, image in enumerate(digits[:6]):
+        (tmp_path / str(row % 2)).mkdir(exist_ok=True)
+        Image.fromarray(image).save(tmp_path / str(row % 2) / f"{row}.png")
+    assert count_overlap(unlabelled(digits), open_images(tmp_path, size=32)) == 6
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("private", "public"),
+    [
+        ("mnist.npz:train", "mnist.npz:test"),
+        ("mnist.npz:test", "fashion_mnist.npz:test"),
+        ("celeba_32.npz:train", "celeba_32.npz:test"),
+        ("chest_xray_64.npz:train", "chest_xray_64.npz:test"),
+        ("chest_xray_64.npz:test", "tinyimagenet_32.npz:test"),
+        ("cifar10_15k.npz:test", "tinyimagenet_32.npz:train"),
+    ],
+)
+def test_real_sets_without_common_images_pass(data_dir, private, public):
+    refuse_overlap(open_images(data_dir / private), open_images(data_dir / public))
+
+
+@pytest.mark.data
+def test_known_near_copies_in_fashion_mnist_are_found(data_dir):
+    train, test = (open_images(data_dir / f"fashion_mnist.npz:{split}") for split in ("train", "test"))
+    assert 5 <= count_overlap(train, test) <= 50
