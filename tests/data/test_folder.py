@@ -94,7 +94,7 @@ def test_integer_labels_of_a_csv_must_be_0_to_k(folder):
         ("path,label\ncat/no.png,0\n", "1 files of labels.csv are not in .*: cat/no.png"),
         ("path,label\n../secret.png,0\n", "1 paths of labels.csv leave"),
         ("path,label\n/etc/passwd,0\n", "1 paths of labels.csv leave"),
-        ("path,label\ncat/a.png,0\ncat/a.png,1\n", "stand there twice: cat/a.png"),
+        ("path,label\ncat/a.png,0\ncat/./a.png,1\n", "stand there twice: cat/a.png"),
         ("path,label\ncat/notes.txt,0\n", "are not images: cat/notes.txt. Accepted: .png"),
         ("path,label\n", "no records"),
         ("", "Unknown column"),
@@ -109,6 +109,11 @@ def test_a_binary_csv_is_refused(folder):
     (folder / "labels.csv").write_bytes(b"path,label\n\xff\xfe,0\n")
     with pytest.raises(InputError, match="not a CSV file in UTF-8"):
         open_images(folder)
+
+
+def test_numbers_with_leading_zeros_are_names(folder):
+    with_csv(folder, "path,label,group\ncat/a.png,0,007\ndog/c.bmp,1,7\n")
+    assert open_images(folder).groups.tolist() == ["007", "7"]
 
 
 def test_columns_need_a_csv(folder):
@@ -179,7 +184,7 @@ def test_a_file_that_changes_is_refused(folder):
 
 def test_rows_outside_are_refused(folder):
     records = open_images(folder)
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=r"Expected rows 0..3"):
         records.read(np.array([4]))
     assert records.read(np.array([], np.int64)).shape == (0, 6, 5, 1)
 

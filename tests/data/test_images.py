@@ -109,6 +109,21 @@ def test_a_subset_keeps_names_and_groups():
     assert part.with_channels(3).resize(8).shape == (8, 8, 3)
 
 
+def test_rows_are_row_numbers():
+    images = make()
+    for wrong, error in {(0, 6): IndexError, (-1,): IndexError, (True,) * 6: TypeError, (0.5,): TypeError}.items():
+        with pytest.raises(error, match="Expected row"):
+            images.read(np.array(wrong))
+    assert images.read(np.array([])).shape == (0, 4, 5, 1)
+    with pytest.raises(InputError, match="at least one record"):
+        images.subset(np.array([]))
+
+
+def test_images_of_several_shapes_are_refused():
+    with pytest.raises(InputError, match="differ in shape"):
+        ImageSet([np.zeros((2, 2), np.uint8), np.zeros((3, 3), np.uint8)], np.array([0, 1]))
+
+
 def test_sizes_and_channels_are_checked():
     with pytest.raises(InputError, match="Expected a size from 1"):
         make().resize(0)

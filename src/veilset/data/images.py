@@ -10,6 +10,7 @@ from veilset.core.errors import InputError
 from veilset.core.records import Groups, Images, Labels, Rows
 from veilset.data import pixels
 from veilset.data.classes import refuse_empty_classes
+from veilset.data.selection import as_rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,7 +61,7 @@ class ImageSet:
 
     def read(self, rows: Rows) -> Images:
         """A copy of the images of these rows."""
-        return self.images[np.asarray(rows, np.int64)]
+        return self.images[as_rows(rows, len(self))]
 
     def digests(self) -> NDArray[np.uint8]:
         """(N, 32) SHA-256 of each record's own shape, pixels and label; computed at the first call."""
@@ -70,7 +71,9 @@ class ImageSet:
 
     def subset(self, rows: Rows) -> "ImageSet":
         """These rows in this order. The class names stay, also those that no longer have a record."""
-        rows = np.asarray(rows, np.int64)
+        rows = as_rows(rows, len(self))
+        if len(rows) == 0:
+            raise InputError("A part of a set needs at least one record.")
         groups = None if self.groups is None else self.groups[rows]
         return ImageSet(self.images[rows], self.labels[rows], self.class_names, groups, may_lack_classes=True)
 
@@ -88,7 +91,10 @@ class ImageSet:
 
 
 def _checked_images(images: Any) -> Images:
-    array = np.asarray(images)
+    try:
+        array = np.asarray(images)
+    except ValueError as error:
+        raise InputError("The images differ in shape. Bring them to one size before making a set.") from error
     if array.dtype != object and array.ndim == 3:
         array = array[..., None]
     if array.dtype != object and (array.ndim != 4 or array.shape[3] not in (1, 3)):

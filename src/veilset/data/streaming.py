@@ -18,6 +18,7 @@ from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Groups, Images, Labels, Rows
 from veilset.data.decoding import Form, UndecodableError, decode
 from veilset.data.pixels import digest
+from veilset.data.selection import as_rows
 
 _NAMED = 5  # how many bad files an error names
 _CHUNK = 1024  # rows handed to the threads at once
@@ -90,7 +91,7 @@ class StreamedImages:
 
     def read(self, rows: Rows) -> Images:
         """Decode the images of these rows. A file that changed since opening is refused."""
-        rows = np.arange(len(self))[np.asarray(rows, np.int64)]  # negative and wrong rows as in any array
+        rows = as_rows(rows, len(self))
         images = np.empty((len(rows), *self._shape), np.uint8)
         for place in np.argsort(rows, kind="stable"):  # in file order, so that a parquet row group is read once
             row = int(rows[place])
