@@ -109,6 +109,11 @@ def test_real_sets_without_common_images_pass(data_dir, private, public):
 
 
 @pytest.mark.data
+def test_every_built_in_digit_is_found_in_mnist(data_dir):
+    assert count_overlap(open_images(data_dir / "mnist.npz:train"), open_images("builtin:mnist5k")) == 5000
+
+
+@pytest.mark.data
 def test_known_near_copies_in_fashion_mnist_are_found(data_dir):
     train, test = (open_images(data_dir / f"fashion_mnist.npz:{split}") for split in ("train", "test"))
     assert 5 <= count_overlap(train, test) <= 50

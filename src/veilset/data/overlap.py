@@ -35,7 +35,7 @@ LIKELY_RATIO = 0.15
 _LOW_RESIDUAL = 0.03  # of the low frequencies, which no recompression changes more
 _LEAST_CONTRAST = 2.0  # grey levels; below it an image is blank and resembles every other blank one
 _BATCH = 1024
-_BLOCK = 512
+_BLOCK_VALUES = 2**25  # similarities held at once
 
 
 def refuse_overlap(private: Records, public: Records, progress: Progress = SILENT) -> None:
@@ -66,8 +66,9 @@ def count_overlap(private: Records, public: Records, progress: Progress = SILENT
         known_low, known_clear = known.low_frequencies()
         asked_low, asked_clear = asked.low_frequencies()
         known_low[~known_clear] = 0  # a zero vector is near to nothing
-        for start in range(0, len(asked_low), _BLOCK):
-            block = slice(start, start + _BLOCK)
+        step = max(1, _BLOCK_VALUES // len(known_low))
+        for start in range(0, len(asked_low), step):
+            block = slice(start, start + step)
             similar = asked_low[block] @ known_low.T
             rows = np.flatnonzero(asked_clear[block] & (similar.max(axis=1) > 1 - _LOW_RESIDUAL))
             if len(rows):
