@@ -3,10 +3,12 @@
 Streamed by row groups: of the images only the last two groups that were read stay in memory.
 """
 
+import contextlib
 import json
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +103,16 @@ class _Rows:
                 number, group = self._groups[place]
                 while len(self._kept) >= _KEPT_GROUPS:
                     self._kept.popitem(last=False)
-                self._kept[place] = _leaf(_open(self._files[number]).read_row_group(group, columns=[self._image]))
+                self._kept[place] = self._read_group(number, group)
             return self._kept[place]
+
+    def _read_group(self, number: int, group: int) -> Any:
+        opened = _open(self._files[number])
+        with _damage_named(self._files[number]):
+            encoded = _leaf(opened.read_row_group(group, columns=[self._image]))
+            if len(encoded) != opened.metadata.row_group(group).num_rows:
+                raise ValueError(f"row group {group} holds {len(encoded)} rows, not as many as it says")
+        return encoded
 
 
 def _leaf(table: Any) -> Any:
@@ -132,13 +142,19 @@ def _shards(path: Path, split: str | None) -> list[Path]:
 
 
 def _open(file: Path) -> Any:
-    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
-    try:
+    parquet = require("pyarrow.parquet")
+    with _damage_named(file):
         return parquet.ParquetFile(file)
-    except arrow.ArrowException as error:
+
+
+@contextlib.contextmanager
+def _damage_named(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
+        raise InputError(f"Cannot read {file}: {error.strerror}.") from error
+    except (require("pyarrow").ArrowException, OSError, ValueError) as error:  # OSError is pyarrow's for damage too
         raise InputError(f"{file} is damaged or not a parquet file ({error}). Copy it again.") from error
-    except OSError as error:
-        raise InputError(f"Cannot read {file}: {error.strerror or error}.") from error
 
 
 def _image_column(schema: Any, file: Path) -> str:
@@ -167,11 +183,12 @@ def _read_column(files: list[Path], name: str) -> NDArray[Any]:
         opened = _open(file)
         if name not in opened.schema_arrow.names:
             raise unknown_name(f"column of {file.name}", name, opened.schema_arrow.names)
-        column = opened.read(columns=[name]).column(0)
+        with _damage_named(file):
+            column = opened.read(columns=[name]).column(0)
+            values = column.to_pylist()
         if column.null_count:
             raise InputError(f"{column.null_count} records of {file} have no {name}. Remove them.")
-        values = np.array(column.to_pylist())
-        parts.append(values)
+        parts.append(np.array(values))
     joined: NDArray[Any] = np.concatenate(parts)
     if joined.dtype.kind not in "iuU" and joined.size:
         raise InputError(f"Expected column {name!r} of integers or text, got {joined.dtype}.")
