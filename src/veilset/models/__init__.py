@@ -48,8 +48,9 @@ def build_network(
     """A network for images of `shape` (height, width, channels), its first weights drawn from `seed`.
 
     Args:
-        name: one of `NETWORKS`, or `module:function` of the user's own. The function is called with those of
-            the keyword arguments channels, classes, size (the shorter side), height, width, norm and depth that it names.
+        name: one of `NETWORKS`, or `module:function` of the user's own. The function is called with those of the
+            keyword arguments channels, classes, size (the shorter side), height, width (of the image), norm and
+            depth that it accepts.
         shape: height, width and channels of the images.
         classes: number of logits.
         norm: "group" (mixes no records, so DP-SGD can clip it) or "batch".
@@ -63,6 +64,8 @@ def build_network(
     if min(shape) < 1 or classes < 1:
         raise InputError(f"Expected positive height, width, channels and classes, got {shape} and {classes}.")
     own = ":" in name
+    if own and width is not None:
+        raise InputError(f"width is a setting of the built-in networks; {name} is called with the image's width.")
     offered: dict[str, object] = {"channels": channels, "classes": classes, "size": min(height, wide)}
     if own:
         offered |= {"height": height, "width": wide, "norm": norm}
