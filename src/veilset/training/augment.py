@@ -31,11 +31,11 @@ class AugmentConfig:
         flip: mirror half of the images left to right.
     """
 
-    shift: float = 0.08
-    rotation: float = 10.0
-    scale: float = 0.1
-    shear: float = 0.1
-    erase: float = 0.25
+    shift: float = 0.06
+    rotation: float = 5.0
+    scale: float = 0.05
+    shear: float = 0.05
+    erase: float = 0.1
     erase_area: float = 0.15
     contrast: float = 0.2
     brightness: float = 0.05
