@@ -1,0 +1,179 @@
+"""The sum of clipped per-unit gradients, without noise: what a DP-SGD step hands to the privacy layer.
+
+One forward and one backward pass over each micro-batch (tape.py), any network (capture.py), and nothing about a unit
+survives the call.
+"""
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from veilset.core.errors import InputError, VeilsetError
+from veilset.training.dpsgd.passes import Loss, Route, run_pass
+from veilset.training.dpsgd.probe import made_up, probe
+from veilset.training.dpsgd.tape import Tape, clip_factors
+
+Mode = Literal["flat", "automatic", "per_layer"]
+
+_MEMORY = 2 * 2**30  # bytes that activations and per-unit gradients of a micro-batch may take, unless told
+
+
+class ClippedGradients:
+    """Clips the gradient of each unit and sums them.
+
+    Args:
+        model: any network that treats records alone. Its parameters that require a gradient are those of the result.
+        loss: outputs and targets to one loss per row.
+        clip_norm: the largest L2 norm of one unit's contribution.
+        mode: "flat" scales down what is longer than `clip_norm`; "automatic" scales everything to g * C / (|g| +
+            `stabiliser`) (Bu et al. 2022); "per_layer" clips each of the L modules with parameters to C / sqrt(L).
+        keep_fraction: of each unit's gradient only this share of the coordinates, the largest, is kept before clipping.
+        copies: augmented copies of a unit; inputs then have units * copies rows, unit after unit, and the mean of a
+            unit's gradients is clipped (De et al. 2022).
+        max_rows: rows of a physical micro-batch; None chooses by memory.
+        stabiliser: of automatic clipping.
+
+    Privacy: unit one record (its copies together); relation add/remove-one; sensitivity `clip_norm` in L2 over all
+    returned tensors together; event none, as no noise is added here; assumes that no row's loss depends on other rows,
+    which a probe on random data tries before the first batch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        clip_norm: float,
+        *,
+        mode: Mode = "flat",
+        keep_fraction: float = 1.0,
+        copies: int = 1,
+        max_rows: int | None = None,
+        stabiliser: float = 0.01,
+    ) -> None:
+        _check_settings(clip_norm, mode, keep_fraction, copies, max_rows, stabiliser)
+        named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+        if not named:
+            raise InputError("Expected a model with trainable parameters, found none. Set requires_grad on some.")
+        self.model = model
+        self.parameters: list[nn.Parameter] = [value for _, value in named]
+        self.steps_done = 0
+        self._loss, self._clip_norm, self._mode = loss, float(clip_norm), mode
+        self._keep_fraction, self._copies, self._max_rows = keep_fraction, copies, max_rows
+        self._stabiliser = stabiliser
+        owners = [name.rpartition(".")[0] for name, _ in named]
+        layers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
+        self._layer_of = torch.tensor([layers[owner] for owner in owners])
+        self._route: Route | None = None
+        self._bytes_per_unit = 1.0
+
+    @property
+    def sensitivity(self) -> float:
+        """The L2 bound of one unit's contribution to the sum."""
+        return self._clip_norm
+
+    def check(self, inputs: Tensor, targets: Tensor) -> None:
+        """Try model and loss on PUBLIC rows, at least three for each copy: records must not mix.
+
+        `sum` does this by itself on random rows of the shape it is given; call it earlier to fail before data is read.
+        """
+        self._route, self._bytes_per_unit = probe(
+            self.model, self._loss, self.parameters, inputs, targets, self._copies, write_out=self._keep_fraction < 1
+        )
+
+    @torch.no_grad()
+    def sum(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+        """The sum of clipped gradients, one tensor for each trainable parameter; zeros for an empty batch."""
+        if len(inputs) % self._copies or len(inputs) != len(targets):
+            raise InputError(
+                f"Expected {self._copies} rows for each unit and as many targets, got {len(inputs)} rows and "
+                f"{len(targets)} targets."
+            )
+        if self._route is None:
+            self.check(*made_up(inputs, targets, 3 * self._copies))
+        self.steps_done += 1
+        totals = [torch.zeros_like(value, requires_grad=False) for value in self.parameters]
+        units = len(inputs) // self._copies
+        if units == 0:
+            return totals
+        pieces = math.ceil(units / self._units_at_once())
+        rows = math.ceil(units / pieces) * self._copies
+        for start in range(0, len(inputs), rows):
+            part = self._clipped_part(inputs[start : start + rows], targets[start : start + rows])
+            for total, addend in zip(totals, part, strict=True):
+                total.add_(addend)
+        if not all(bool(torch.isfinite(total.sum())) for total in totals):
+            raise VeilsetError(f"The gradient is not finite at step {self.steps_done}. Lower the learning rate.")
+        return totals
+
+    def _units_at_once(self) -> int:
+        if self._max_rows is not None:
+            return max(1, self._max_rows // self._copies)
+        return max(1, int(_MEMORY / self._bytes_per_unit))
+
+    def _clipped_part(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+        tape = Tape(self.parameters, len(inputs) // self._copies, write_out=self._keep_fraction < 1)
+        try:
+            losses = run_pass(self.model, self._loss, tape, inputs, targets, self._route or Route())
+            if not bool(torch.isfinite(losses).all()):
+                raise VeilsetError(
+                    f"The loss is not finite at step {self.steps_done}. Lower the learning rate or look for bad "
+                    "records; the steps so far are spent."
+                )
+            if self._keep_fraction < 1:
+                tape.put_back(_compressed(tape.written_out(), self._keep_fraction))
+            squares = torch.stack([tape.squares(place) for place in range(len(self.parameters))])  # (parameters, units)
+            usable = torch.isfinite(squares.sum(0))
+            if bool(usable.all()):
+                factors = self._factors(squares)
+                return [tape.weighted_sum(place, row) for place, row in enumerate(factors)]
+        finally:
+            tape.clear()
+        # A gradient beyond all numbers counts as zero; zero times infinity would not.
+        kept = usable.repeat_interleave(self._copies)
+        if not bool(kept.any()):
+            return [torch.zeros_like(value, requires_grad=False) for value in self.parameters]
+        return self._clipped_part(inputs[kept], targets[kept])
+
+    def _factors(self, squares: Tensor) -> Tensor:
+        """(parameters, units) what each unit's gradient of each parameter is multiplied by."""
+        if self._mode != "per_layer":
+            norms = squares.sum(0).sqrt()
+            automatic = self._mode == "automatic"
+            factors = clip_factors(norms, self._clip_norm, automatic=automatic, stabiliser=self._stabiliser)
+            return factors.expand_as(squares)
+        layers = int(self._layer_of.max()) + 1
+        by_layer = squares.new_zeros(layers, squares.shape[1]).index_add_(0, self._layer_of.to(squares.device), squares)
+        bound = self._clip_norm / math.sqrt(layers)
+        factors = clip_factors(by_layer.sqrt(), bound, automatic=False, stabiliser=self._stabiliser)
+        return factors[self._layer_of]
+
+
+def _compressed(rows: Tensor, keep_fraction: float) -> Tensor:
+    """Each row with all but its largest coordinates set to zero, in place."""
+    width = rows.shape[1]
+    kept = max(1, round(keep_fraction * width))
+    # Whichever side is smaller is looked for.
+    if 2 * kept <= width:
+        places = rows.abs().topk(kept, dim=1, sorted=False).indices
+        return torch.zeros_like(rows).scatter_(1, places, rows.gather(1, places))
+    places = rows.abs().topk(width - kept, dim=1, largest=False, sorted=False).indices
+    return rows.scatter_(1, places, 0.0)
+
+
+def _check_settings(
+    clip_norm: float, mode: str, keep_fraction: float, copies: int, max_rows: int | None, stabiliser: float
+) -> None:
+    if not (math.isfinite(clip_norm) and clip_norm > 0):
+        raise InputError(f"Expected clip_norm > 0, got {clip_norm}. Clipping to nothing would leave only noise.")
+    if mode not in get_args(Mode):
+        raise InputError(f"Expected mode to be one of {', '.join(get_args(Mode))}, got {mode!r}.")
+    if not 0 < keep_fraction <= 1:
+        raise InputError(f"Expected 0 < keep_fraction <= 1, got {keep_fraction}.")
+    if copies < 1:
+        raise InputError(f"Expected copies >= 1, got {copies}.")
+    if max_rows is not None and max_rows < copies:
+        raise InputError(f"Expected max_rows >= copies={copies}, got {max_rows}: the copies of a unit stay together.")
+    if not stabiliser > 0:
+        raise InputError(f"Expected stabiliser > 0, got {stabiliser}.")

@@ -1,0 +1,234 @@
+"""Before any private batch: does the model, or the loss, let records change each other's gradients?
+
+All of it runs on random rows. Known offenders are named at once. Then other rows are replaced, and more of them added:
+what belongs to the first rows must not move. At last the engine's own gradients are compared with plain autograd's,
+one row at a time; where the rules do not fit a network, the route falls back to vmap.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from veilset.core.errors import InputError
+from veilset.training.dpsgd.capture import NoRule, can_stand_apart, captured
+from veilset.training.dpsgd.passes import Loss, Route, row_losses, run_pass
+from veilset.training.dpsgd.tape import Tape
+
+_TOLERANCE = 1e-3  # of the largest number; rounding stays far below it, mixing far above
+_SEED = 20_221_109
+_AUTOGRAD_SHARE = 2.0  # what autograd keeps besides the tape's own inputs and outputs
+
+
+def probe(
+    model: nn.Module,
+    loss: Loss,
+    parameters: Sequence[Tensor],
+    inputs: Tensor,
+    targets: Tensor,
+    copies: int,
+    *,
+    write_out: bool,
+) -> tuple[Route, float]:
+    """The route for this model, and the bytes a unit takes; raises where records mix. Rows must be public."""
+    refuse_known_mixers(model)
+    if len(inputs) < 3 * copies or len(inputs) % copies:
+        raise InputError(f"Expected at least 3 units of {copies} rows to try the model on, got {len(inputs)} rows.")
+    with _steady(model):
+        _refuse_mixing(model, loss, inputs, targets)
+        units = len(inputs) // copies
+        tape = Tape(parameters, units, write_out=write_out)
+        route = _first_route(model, loss, tape, inputs, targets)
+        if not route.whole and not _agrees(model, loss, parameters, inputs, targets, copies, route):
+            route = Route(whole=True)
+        tape = Tape(parameters, units, write_out=write_out)
+        torch.manual_seed(_SEED)
+        run_pass(model, loss, tape, inputs, targets, route)
+        tape.clear()
+    written = sum(value.nbytes for value in parameters) * (3 if write_out or route.whole else 0)
+    return route, _AUTOGRAD_SHARE * tape.bytes_seen / units + written + 1
+
+
+def made_up(inputs: Tensor, targets: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Random rows of the same shape and kind as these, whose values are not looked at."""
+    coins = torch.Generator().manual_seed(_SEED)
+
+    def alike(example: Tensor, least_different: int) -> Tensor:
+        shape = (rows, *example.shape[1:])
+        if example.is_floating_point():
+            return torch.rand(shape, generator=coins).to(example)
+        return torch.randint(0, least_different, shape, generator=coins).to(example)
+
+    return alike(inputs, 2), alike(targets, 2)
+
+
+def refuse_known_mixers(model: nn.Module) -> None:
+    """Name the first module that is known to mix records."""
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise InputError(f"{kind} at {name!r} mixes records, so per-record clipping is undefined. Use GroupNorm.")
+        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+            raise InputError(
+                f"{kind} at {name!r} keeps running statistics of the records without noise. "
+                "Use track_running_stats=False."
+            )
+
+
+@contextmanager
+def _steady(model: nn.Module) -> Iterator[None]:
+    """The caller's random streams and the model's buffers, as they were, when the block ends."""
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            moved = [name for name, value in model.named_buffers() if not torch.equal(value, buffers.get(name, value))]
+            for name, value in model.named_buffers():
+                if name in buffers:
+                    value.copy_(buffers[name])
+    if moved:
+        raise InputError(
+            f"The model changes its buffer {moved[0]!r} in a forward pass, which would keep records without noise. "
+            "Take it out, or make it a constant."
+        )
+
+
+def _refuse_mixing(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
+    with torch.enable_grad():
+        torch.manual_seed(_SEED)
+        outputs = model(inputs).detach().requires_grad_()
+        losses = row_losses(nn.Identity(), loss, outputs, targets)
+        if not losses.requires_grad:
+            raise InputError(
+                "The loss does not depend on the model's outputs. Return a differentiable loss per record."
+            )
+        for row in (0, len(inputs) - 1):
+            (gradient,) = torch.autograd.grad(losses[row], outputs, retain_graph=True)
+            if bool(gradient[torch.arange(len(inputs)) != row].any()):
+                raise InputError(
+                    f"The loss mixes records: loss {row} changes with the outputs of others, so per-record clipping is "
+                    "undefined. Compute each record's loss from its own output."
+                )
+    with torch.no_grad():
+        others = inputs.clone()
+        others[1:] = inputs[1:].flip(0) if len(inputs) > 2 else 1 - inputs[1:]
+        if inputs.is_floating_point():
+            others[1:] = 1 - others[1:]
+        mixer = _first_to_differ(model, inputs, others)
+        if mixer is not None:
+            raise InputError(f"{mixer} mixes records, so per-record clipping is undefined. Treat each record alone.")
+        _refuse_batch_size(model, loss, inputs, targets)
+
+
+def _refuse_batch_size(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
+    """A loss divided by the batch's size lets a record that joins change the gradients of all."""
+    together = row_losses(model, loss, inputs, targets)
+    if not torch.equal(together, row_losses(model, loss, inputs, targets)):
+        return  # dropout and the like: a shorter batch draws other numbers
+    alone = row_losses(model, loss, inputs[:2], targets[:2])
+    if not _close(together[:2], alone):
+        raise InputError(
+            "A record's loss changes with the size of its batch, so per-record clipping is undefined. Do not divide by "
+            "the batch; the training loop does it with its expected size."
+        )
+
+
+def _first_to_differ(model: nn.Module, inputs: Tensor, others: Tensor) -> str | None:
+    """The first module whose first row of output moves with other rows of the batch."""
+    seen: list[list[tuple[str, Tensor]]] = []
+
+    def note(name: str, module: nn.Module, output: object) -> None:
+        if isinstance(output, Tensor) and output.ndim > 0 and len(output) == len(inputs) and output.is_floating_point():
+            seen[-1].append((f"{type(module).__name__} at {name!r}", output[0].clone()))
+
+    def watcher(name: str):  # type: ignore[no-untyped-def]
+        return lambda module, _, output: note(name, module, output)
+
+    hooks = [module.register_forward_hook(watcher(name)) for name, module in model.named_modules()]
+    try:
+        for batch in (inputs, others):
+            torch.manual_seed(_SEED)
+            seen.append([])
+            model(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    # Inside, other axes may come first; what counts is the model's own output, whose hook runs last.
+    if _close(seen[0][-1][1], seen[1][-1][1]):
+        return None
+    for (name, first), (_, second) in zip(*seen, strict=False):
+        if first.shape == second.shape and not _close(first, second):
+            mixer: str = name
+            return mixer
+    return None
+
+
+def _first_route(model: nn.Module, loss: Loss, tape: Tape, inputs: Tensor, targets: Tensor) -> Route:
+    """Rules everywhere; where one is missing the module at work stands apart, or the whole model goes by vmap."""
+    apart: list[str] = []
+    modules = dict(model.named_modules())
+    for _ in range(len(modules) + 1):
+        seen: dict[str, bool] = {}
+        try:
+            with torch.enable_grad(), captured(model, tape, apart, watch=True):
+                row_losses(model, loss, inputs, targets)
+            return Route(apart=tuple(apart))
+        except NoRule as missing:
+            name = missing.module
+        if not name or name in apart:
+            break
+        _look_at(model, name, inputs, seen)
+        if not seen.get(name, False):
+            break
+        apart.append(name)
+    return Route(whole=True)
+
+
+def _look_at(model: nn.Module, name: str, inputs: Tensor, seen: dict[str, bool]) -> None:
+    """Whether every call of the module called `name` lets it stand apart."""
+
+    def note(module: nn.Module, arguments: object, output: object) -> None:
+        seen[name] = seen.get(name, True) and can_stand_apart(module, arguments, output, len(inputs))
+
+    hook = model.get_submodule(name).register_forward_hook(note)
+    try:
+        with torch.no_grad():
+            model(inputs)
+    finally:
+        hook.remove()
+
+
+def _agrees(
+    model: nn.Module,
+    loss: Loss,
+    parameters: Sequence[Tensor],
+    inputs: Tensor,
+    targets: Tensor,
+    copies: int,
+    route: Route,
+) -> bool:
+    """Whether the tape's gradients of each unit are those of plain autograd."""
+    units = len(inputs) // copies
+    tape = Tape(parameters, units, write_out=True)
+    torch.manual_seed(_SEED)
+    run_pass(model, loss, tape, inputs, targets, route)
+    ours = tape.written_out()
+    with torch.enable_grad():
+        torch.manual_seed(_SEED)
+        losses = row_losses(model, loss, inputs, targets).view(units, copies).mean(1)
+        for unit in range(units):
+            gradients = torch.autograd.grad(losses[unit], list(parameters), retain_graph=True, allow_unused=True)
+            pieces = [
+                torch.zeros_like(value) if gradient is None else gradient
+                for gradient, value in zip(gradients, parameters, strict=True)
+            ]
+            if not _close(torch.cat([piece.flatten() for piece in pieces]), ours[unit]):
+                return False
+    return True
+
+
+def _close(first: Tensor, second: Tensor) -> bool:
+    scale = float(first.abs().max()) if first.numel() else 0.0
+    return bool((first - second).abs().max() <= _TOLERANCE * scale + 1e-12) if first.numel() else True
