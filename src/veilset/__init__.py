@@ -4,6 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from veilset._version import __version__
 from veilset.core.registry import resolve
+from veilset.training.threads import set_wait_policy
+
+# Read by torch when it loads, so it has to be said before anything imports torch.
+set_wait_policy()
 
 if TYPE_CHECKING:
     from veilset.data.opening import open_images

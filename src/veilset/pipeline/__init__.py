@@ -1,0 +1,1 @@
+"""The whole job in order: load, plan, fit, sample, certify."""

@@ -6,7 +6,9 @@ Sums over the whole vault are Gaussians and compose to one Gaussian exactly, who
 is sampled. Relation everywhere: add/remove-one.
 """
 
+import functools
 import itertools
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -18,10 +20,15 @@ from veilset.privacy.events import Event
 
 Accountant = Literal["pld", "rdp"]
 
-# Width of a privacy-loss bucket at epsilon 1. Finer is tighter; all widths are upper bounds.
-_FINE = 1e-4
-_COARSE = 1e-3
-_LEAST_NOISE = 1e-6
+# Width of a privacy-loss bucket, in parts of the typical loss of one step. Every width gives an upper bound, whose
+# excess falls with the square of the width.
+_FINE = 0.02
+_COARSE = 0.1
+_MOST_BUCKETS = 4e3  # at width 1
+_WIDEST = 1e-3
+_ROUGH_ORDERS = (*range(2, 33), 48, 64, 96, 128, 256, 512, 1024)
+# A tiny sampling rate may make less noise than this fit on paper; it would protect nobody who is sampled.
+_LEAST_NOISE = 0.1
 
 
 def epsilon_of(events: Sequence[Event], delta: float, accountant: Accountant = "pld") -> float:
@@ -64,20 +71,34 @@ def _split(events: Sequence[Event]) -> tuple[float, list[Event]]:
     return combined, [e for e in events if e.sampling_rate < 1.0]
 
 
-def _pld_epsilon(events: Sequence[Event], delta: float, interval: float = _FINE) -> float:
+def _pld_epsilon(events: Sequence[Event], delta: float, width: float = _FINE) -> float:
     combined, sampled = _split(events)
     if not sampled:
         return gaussian_epsilon(combined, delta)
     from dp_accounting import GaussianDpEvent, pld
 
-    # The cost of the computation grows with epsilon/interval, so a large epsilon gets wider buckets.
-    rough = _rdp_epsilon(events, delta)
-    ledger = pld.PLDAccountant(value_discretization_interval=interval * max(1.0, rough / 2))
+    rough = float(_rdp_accountant(events, _ROUGH_ORDERS).get_epsilon(delta))
+    longest = max(rough, *(_largest_loss(event) for event in sampled))
+    interval = min(width * _typical_loss(combined, sampled), _WIDEST * max(1.0, rough))
+    interval = max(interval, width * longest / _MOST_BUCKETS)
+    ledger = pld.PLDAccountant(value_discretization_interval=interval)
     for event in sampled:
         ledger.compose(_sampled_gaussian(event))
     if math.isfinite(combined):
         ledger.compose(GaussianDpEvent(combined))
     return float(ledger.get_epsilon(delta))
+
+
+def _typical_loss(combined: float, sampled: Sequence[Event]) -> float:
+    """The privacy loss of all steps as a standard deviation, spread evenly over them."""
+    variances = (e.count * e.sampling_rate**2 * math.expm1(min(e.noise_multiplier**-2, 50.0)) for e in sampled)
+    return math.sqrt((sum(variances) + combined**-2) / sum(e.count for e in sampled))
+
+
+def _largest_loss(event: Event) -> float:
+    """About the largest privacy loss of one step that is not astronomically rare."""
+    exponent = 10 / event.noise_multiplier + 0.5 / event.noise_multiplier**2
+    return math.log1p(event.sampling_rate * math.expm1(exponent)) if exponent < 700 else exponent
 
 
 def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
@@ -87,6 +108,8 @@ def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
 def _rdp_accountant(events: Sequence[Event], orders: Sequence[float] | None = None) -> Any:
     from dp_accounting import GaussianDpEvent, rdp
 
+    # Some fractional orders do not converge and are left out, which only loosens the bound; no need to say so.
+    logging.getLogger("absl").setLevel(logging.ERROR)
     combined, sampled = _split(events)
     ledger = rdp.RdpAccountant(orders=orders)
     for event in sampled:
@@ -135,21 +158,24 @@ def calibrate(budget: Budget, events_at: Callable[[float], Sequence[Event]]) -> 
     The answer never overshoots: the events at the returned noise were priced and cost at most the budget.
     """
 
-    def cost(noise: float, interval: float) -> float:
+    @functools.cache
+    def cost(noise: float, width: float) -> float:
         worlds = _worlds(events_at(noise))
-        return max((_pld_epsilon(world, budget.delta, interval) for world in worlds), default=0.0)
+        return max((_pld_epsilon(world, budget.delta, width) for world in worlds), default=0.0)
 
-    low, high = _bracket(lambda noise: epsilon_of(events_at(noise), budget.delta, "rdp"), budget.epsilon)
-    # RDP overestimates, so `high` fits by PLD too; `low` may fit as well and is lowered until it does not.
-    while cost(low, _COARSE) <= budget.epsilon and low > _LEAST_NOISE:
-        low, high = low / 1.5, low
+    low, high = _bracket(lambda noise: cost(noise, _COARSE), budget.epsilon)
+    if low == high:
+        return high
     noise = _crossing(lambda noise: cost(noise, _COARSE), budget.epsilon, low, high)
-    # Coarse buckets overestimate by a little; take that part of the noise back by the local slope, then check finely.
-    slope = math.log(cost(noise / 1.05, _COARSE) / cost(noise, _COARSE)) / math.log(1.05)
-    if slope > 0:
-        noise *= (cost(noise, _FINE) / budget.epsilon) ** (1 / slope)
+    # Coarse buckets overestimate a little: give that much noise back by the local slope, and check it finely.
+    price, steeper = cost(noise, _COARSE), cost(noise / 1.05, _COARSE)
+    if 0 < price < steeper:
+        slope = math.log(steeper / price) / math.log(1.05)
+        noise = max(noise * float(cost(noise, _FINE) / budget.epsilon) ** (1 / slope), low)
+    margin = 1.0001
     while cost(noise, _FINE) > budget.epsilon:
-        noise *= 1.0005
+        noise *= margin
+        margin = 1 + 2 * (margin - 1)
     return noise
 
 
@@ -161,25 +187,22 @@ def _crossing(cost: Callable[[float], float], epsilon: float, low: float, high: 
         price = cost(math.exp(log_noise))
         return math.log(price / epsilon) if price > 0 else -math.inf
 
-    if cost(low) <= epsilon:
-        return low
     try:
-        return math.exp(brentq(excess, math.log(low), math.log(high), xtol=1e-3))
+        return math.exp(float(brentq(excess, math.log(low), math.log(high), xtol=1e-3)))
     except ValueError:  # the price fell to exactly zero within the bracket
         return high
 
 
 def _bracket(cost: Callable[[float], float], epsilon: float) -> tuple[float, float]:
+    """A noise that costs too much and one that fits; equal when even the least noise fits."""
     low = high = 1.0
     while cost(high) > epsilon:
-        low, high = high, high * 1.5
+        low, high = high, high * 2
         if high > 1e7:
             raise BudgetError(f"No amount of noise fits epsilon={epsilon:g}. Ask for fewer steps or a larger epsilon.")
-    while low == high or cost(low) <= epsilon:
-        low, high = low / 1.5, low
-        if low < _LEAST_NOISE:
-            break
-    return low, high
+    while low >= _LEAST_NOISE and cost(low) <= epsilon:
+        low, high = low / 2, low
+    return (low, high) if low >= _LEAST_NOISE else (high, high)
 
 
 # Orders at which an account's running total may be judged. One is picked from the limit alone, before any run.

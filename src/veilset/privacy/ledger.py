@@ -20,20 +20,25 @@ from veilset.core.files import fsync_directory
 from veilset.privacy.events import Event
 
 Line = dict[str, Any]
-_START = "0" * 64
+CHAIN_START = "0" * 64
 
 
-def _hash_of(line: Mapping[str, Any]) -> str:
+def hash_of_line(line: Mapping[str, Any]) -> str:
+    """The hash of a line: of everything in it but the hash itself."""
     content = {key: value for key, value in line.items() if key != "hash"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def check_chain(lines: Sequence[Mapping[str, Any]]) -> list[Event]:
     """The events that a ledger spent; a broken chain or a line of unknown form raises `VerificationError`."""
-    previous = _START
+    previous = CHAIN_START
     events = []
     for sequence, line in enumerate(lines):
-        if line.get("sequence") != sequence or line.get("previous") != previous or line.get("hash") != _hash_of(line):
+        if (
+            line.get("sequence") != sequence
+            or line.get("previous") != previous
+            or line.get("hash") != hash_of_line(line)
+        ):
             raise VerificationError(f"Ledger line {sequence} does not follow from the one before it: it was altered.")
         if line.get("kind") not in {"open", "spend", "lease"} or (line["kind"] == "open") != (sequence == 0):
             raise VerificationError(f"Ledger line {sequence} is of an unknown kind: {line.get('kind')!r}.")
@@ -94,9 +99,9 @@ class Ledger:
         """Record that `event` is spent, durably, and return its line number."""
         return self._append("spend", {"event": event.to_json()})
 
-    def lease(self, label: str, steps: int) -> int:
-        """Record that `steps` more steps of the spent event `label` are about to be taken."""
-        return self._append("lease", {"label": label, "steps": steps})
+    def lease(self, event: Event, steps: int) -> int:
+        """Record that `steps` more steps of the spent `event` are about to be taken."""
+        return self._append("lease", {"label": event.label, "shard": event.shard, "steps": steps})
 
     @property
     def header(self) -> Mapping[str, Any]:
@@ -130,9 +135,9 @@ class Ledger:
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "kind": kind,
             "body": body,
-            "previous": self._lines[-1]["hash"] if self._lines else _START,
+            "previous": self._lines[-1]["hash"] if self._lines else CHAIN_START,
         }
-        line["hash"] = _hash_of(line)
+        line["hash"] = hash_of_line(line)
         data = json.dumps(line, sort_keys=True).encode() + b"\n"
         end = os.fstat(self._handle).st_size
         try:

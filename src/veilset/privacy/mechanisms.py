@@ -220,7 +220,7 @@ class GradientSteps:
         self.lease_size = 50
         self._rows, self._units, self._purse, self._noise = rows, units, purse, noise
         self._left_in_lease = 0
-        self.steps_left = event.count - purse.leased(event.label)
+        self.steps_left = event.count - purse.leased(event)
 
     def step(self, clipped_sum: ClippedSum) -> list[torch.Tensor]:
         """One noisy sum over a fresh Poisson sample. An empty sample is a batch of zero images."""
@@ -228,7 +228,7 @@ class GradientSteps:
             self._left_in_lease = min(self.lease_size, self.steps_left)
             if self._left_in_lease == 0:
                 raise BudgetError(f"All {self.event.count} steps of {self.event.label!r} are taken. No data was read.")
-            self._purse.ledger.lease(self.event.label, self._left_in_lease)
+            self._purse.ledger.lease(self.event, self._left_in_lease)
         self._left_in_lease -= 1
         self.steps_left -= 1
         sampled = poisson_sample(self._units, self.event.sampling_rate, self._noise)
@@ -252,13 +252,13 @@ def _probe(per_image: PerImage, facts: PublicFacts) -> int:
         )
     if not torch.allclose(together.double(), alone.double(), rtol=1e-3, atol=1e-4 * float(together.abs().max())):
         raise VeilsetError(
-            "A row changes with the other images of its batch, so clipping it bounds nothing. Treat images alone."
+            "A row changes with the other images of its batch, so clipping bounds nothing. Treat images alone."
         )
     return together.shape[1]
 
 
 def _unit_batches(rows: UnitRows, units: Units, batch: int) -> Iterator[tuple[torch.Tensor, np.ndarray, int]]:
-    """Units in batches of about `batch` images: the place of each image's unit in the batch, the rows, how many units."""
+    """Units in batches of about `batch` images: the place of each image's unit, the rows, how many units."""
     sizes = rows.starts[units + 1] - rows.starts[units]
     ends = np.cumsum(sizes)
     start = 0

@@ -45,10 +45,10 @@ class Purse:
         if self._take(event) is None:
             self.ledger.spend(event)
 
-    def leased(self, label: str) -> int:
-        """How many steps of `label` were begun in earlier parts of this run."""
+    def leased(self, event: Event) -> int:
+        """How many steps of `event` were begun in earlier parts of this run."""
         leases = [line["body"] for line in self.ledger.lines if line["kind"] == "lease"]
-        return sum(int(body["steps"]) for body in leases if body["label"] == label)
+        return sum(int(b["steps"]) for b in leases if (b["label"], b["shard"]) == (event.label, event.shard))
 
     def keep(self, result: torch.Tensor) -> torch.Tensor:
         """Store a paid result for a resumed run."""

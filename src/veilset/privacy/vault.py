@@ -4,6 +4,7 @@ There is no indexing, no iteration, no length, no attribute that holds data. Row
 `Session` (privacy/mechanisms.py), which first pays for them.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, NoReturn
@@ -18,8 +19,9 @@ from veilset.core.registry import resolve
 
 Unit = Literal["record", "group"]
 
-# The reader layer lies above this one, so it is named and loaded on demand.
+# The data layer lies above this one, so its functions are named and loaded on demand.
 _OPENER = "veilset.data.opening:open_images"
+_OVERLAP = "veilset.data.overlap:refuse_overlap"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +112,18 @@ class Vault:
     def open(cls, source: str, *, unit: Unit = "record", groups: str | None = None, **options: Any) -> "Vault":
         """Open a data argument (a folder, an npz pack, ...) as a vault; `options` are those of `open_images`."""
         return cls(resolve(_OPENER)(source, groups=groups, **options), unit=unit)
+
+    def refuse_overlap(self, public: Records) -> None:
+        """Raise when `public` contains private images, exactly or nearly: they would be released without noise.
+
+        Privacy: tells the custodian yes or no and how many; nothing of it reaches a release.
+        """
+        resolve(_OVERLAP)(_CONTENTS[self].records, public)
+
+    def fingerprint(self) -> str:
+        """A hash of all records, to find the account of this dataset. It stays with the custodian."""
+        digests = sorted(bytes(digest) for digest in _CONTENTS[self].records.digests())
+        return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def __repr__(self) -> str:
         height, width, channels = self.facts.shape

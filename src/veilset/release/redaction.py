@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from veilset.privacy.ledger import _START, Line, _hash_of
+from veilset.privacy.ledger import CHAIN_START, Line, hash_of_line
 
 _BUDGET_KEY = re.compile(r"epsilon|budget|^delta$|^eps(_|$)", re.IGNORECASE)
 _NUMBER = re.compile(r"((?:\bepsilon|\beps|ε)(?:[\s=:~<>≤≥≈]|about|of|is)*)\d[\d.]*(?:e[+-]?\d+)?", re.IGNORECASE)
@@ -42,7 +42,7 @@ def redact_ledger(lines: Sequence[Mapping[str, Any]]) -> list[Line]:
         copy: Line = {**line, "body": redact(line["body"])}
         if not redacted:
             copy["body"]["redacted_from"] = lines[-1]["hash"]
-        copy["previous"] = redacted[-1]["hash"] if redacted else _START
-        copy["hash"] = _hash_of(copy)
+        copy["previous"] = redacted[-1]["hash"] if redacted else CHAIN_START
+        copy["hash"] = hash_of_line(copy)
         redacted.append(copy)
     return redacted

@@ -2,7 +2,7 @@
 
 Waiting OpenMP threads spin by default; beside one other busy process the same network then ran at 492 images/s
 instead of 2523. The policy is read when torch loads, so `set_wait_policy` must run before the first `import torch`;
-it imports nothing heavy and is called when `veilset.training` is imported.
+it imports nothing heavy and is called when `veilset` is imported.
 """
 
 import os

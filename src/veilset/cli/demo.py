@@ -1,0 +1,53 @@
+"""`veilset demo`: the whole story on built-in data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from veilset.cli.console import Console
+from veilset.cli.options import AsJson, Seed
+
+_PRIVATE, _HELD_OUT = "builtin:mnist5k:train", "builtin:mnist5k:test"
+_METHOD, _PRESET, _EPSILON, _DELTA = "merf", "fast", 5.0, 1e-5
+
+
+def demo(
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A folder for the results.")] = Path("veilset-demo"),
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Play the whole story on 4,000 built-in digits: synthesize, verify, evaluate, and show where to look."""
+    from veilset.cli.evaluate import evaluate
+    from veilset.cli.synthesize import synthesize
+    from veilset.cli.verify import verify
+    from veilset.core.files import require_absent
+    from veilset.evaluate.pictures import write_grid
+    from veilset.release.format import load_release
+
+    require_absent(out)
+    console = Console(as_json=as_json)
+    release, picture, scores = out / "release", out / "samples.png", out / "evaluation.json"
+    console.say(f"1. Synthesize: 4,000 digits go into a vault; epsilon {_EPSILON:g} is spent on them, once.")
+    # Its own account, so that trying the demo twice is not counted against the built-in digits.
+    account = out / "account.sqlite"
+    synthesize(
+        _PRIVATE,
+        method=_METHOD,
+        preset=_PRESET,
+        epsilon=_EPSILON,
+        delta=_DELTA,
+        out=release,
+        account=account,
+        seed=seed,
+    )
+    console.say("\n2. Verify: anyone can recompute the guarantee from the release alone.")
+    verify(release)
+    console.say("\n3. Evaluate: a student sees only the release and is tested on 1,000 real digits it never met.")
+    evaluate(release, test=_HELD_OUT, out=scores, seed=seed)
+    synthetic = load_release(release)
+    write_grid(picture, synthetic.images, synthetic.labels)
+    console.say(f"\nLook at {picture} (what was made), {release / 'card.md'} (what it is), {scores} (how good it is).")
+    console.say("Then try your own data: veilset synthesize YOUR_IMAGES --method merf --epsilon 1 --out release")
+    console.result({"out": str(out), "release": str(release), "picture": str(picture), "evaluation": str(scores)})

@@ -1,0 +1,51 @@
+"""The `veilset` command and the order of its parts."""
+
+from typing import Annotated
+
+import typer
+
+from veilset._version import __version__
+from veilset.cli import account, demo, evaluate, export, keygen, methods, plan, synthesize, train, verify
+from veilset.cli.console import guarded
+
+app = typer.Typer(
+    name="veilset",
+    help="Publish a differentially private stand-in for an image dataset that you may not publish.",
+    epilog="Start with: veilset demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"veilset {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Publish a differentially private stand-in for an image dataset that you may not publish."""
+
+
+for command in (
+    demo.demo,
+    methods.methods,
+    plan.plan,
+    synthesize.synthesize,
+    verify.verify,
+    train.train,
+    evaluate.evaluate,
+    export.export,
+    account.account,
+    keygen.keygen,
+):
+    app.command()(guarded(command))
+
+
+def run() -> None:
+    """The entry point."""
+    app()

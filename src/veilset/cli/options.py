@@ -1,0 +1,58 @@
+"""Options that several commands share, each described once."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from veilset.core.errors import InputError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress goes to stderr.")]
+Method = Annotated[str, typer.Option("--method", "-m", help="A method; see `veilset methods`.")]
+Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="How much may be spent; 1 is strong, 10 is weak.")]
+Delta = Annotated[
+    float | None, typer.Option("--delta", help="Chance that the bound fails.  [default: largest 10^-k below 1/(10 n)]")
+]
+Preset = Annotated[str, typer.Option("--preset", "-p", help="fast, default or paper.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method.")]
+Seed = Annotated[int, typer.Option("--seed", help="Reproduces everything but the privacy noise.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
+Size = Annotated[int | None, typer.Option("--size", min=8, max=1024, help="Resize images to this many pixels a side.")]
+Channels = Annotated[int | None, typer.Option("--channels", help="Convert to grey (1) or colour (3).")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Use only this many records, drawn by --seed.")]
+LabelName = Annotated[str | None, typer.Option("--labels", help="Another array or column of labels.")]
+GroupName = Annotated[str | None, typer.Option("--groups", help="The array or column of groups, e.g. patients.")]
+Classes = Annotated[str | None, typer.Option("--classes", help="The label values in order, separated by commas.")]
+Student = Annotated[str, typer.Option("--student", help="A network, or your own as module:function.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write; must not exist yet.")]
+
+
+def settings_of(pairs: list[str] | None) -> dict[str, str]:
+    """`--set key=value` options as a mapping."""
+    settings = {}
+    for pair in pairs or []:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise InputError(f"Expected --set KEY=VALUE, got {pair!r}.")
+        settings[key] = value
+    return settings
+
+
+def data_options(
+    size: int | None, channels: int | None, limit: int | None, labels: str | None, classes: str | None, seed: int
+) -> dict[str, Any]:
+    """Keyword arguments for `open_images`."""
+    if channels not in (None, 1, 3):
+        raise InputError(f"Expected --channels 1 or 3, got {channels}.")
+    names = None if classes is None else tuple(name.strip() for name in classes.split(","))
+    return {"size": size, "channels": channels, "limit": limit, "labels": labels, "classes": names, "seed": seed}
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is not there, before any work."""
+    import torch
+
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"Cannot use --device {device}: {str(error).splitlines()[0]}. Try --device cpu.") from error

@@ -1,0 +1,79 @@
+"""`veilset plan`: what a run would spend, without any data."""
+
+from typing import Annotated
+
+import typer
+
+from veilset.cli.console import Console
+from veilset.cli.options import AsJson, Delta, Epsilon, Method, Preset, Settings, settings_of
+from veilset.core.errors import InputError
+
+
+def plan(
+    *,
+    method: Method,
+    epsilon: Epsilon,
+    records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many records (or groups) there are.")],
+    delta: Delta = None,
+    shape: Annotated[str, typer.Option("--shape", help="Height x width x channels of the images.")] = "28x28x1",
+    classes: Annotated[int, typer.Option("--classes", min=1, help="How many classes there are.")] = 10,
+    unit: Annotated[str, typer.Option("--unit", help="record or group.")] = "record",
+    preset: Preset = "default",
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a run would spend and what it would cost, without any data."""
+    from veilset.pipeline.synthesize import Job, draw_plan
+    from veilset.privacy.accounting import epsilon_of
+    from veilset.privacy.vault import PublicFacts
+
+    if unit not in ("record", "group"):
+        raise InputError(f"Expected --unit record or group, got {unit!r}.")
+    facts = PublicFacts(
+        units=records,
+        unit="group" if unit == "group" else "record",
+        shape=_shape(shape),
+        class_names=tuple(str(k) for k in range(classes)),
+    )
+    job = Job(method=method, epsilon=epsilon, delta=delta, preset=preset, settings=settings_of(settings))
+    drawn = draw_plan(job, facts)
+    costs = {name: epsilon_of(drawn.events, drawn.budget.delta, name) for name in ("pld", "rdp")}
+    console = Console(as_json=as_json)
+    if not as_json:
+        columns = ["event", "noise multiplier", "sampling rate", "times", "epsilon alone"]
+        rows = [
+            [
+                e.label,
+                f"{e.noise_multiplier:.4g}",
+                f"{e.sampling_rate:.4g}",
+                str(e.count),
+                f"{epsilon_of([e], drawn.budget.delta):.3f}",
+            ]
+            for e in drawn.events
+        ]
+        console.table(f"{method} on {records} {unit}s", columns, rows)
+        console.say(
+            f"Together: epsilon {costs['pld']:.4f} at delta {drawn.budget.delta:g} (by RDP {costs['rdp']:.4f})."
+        )
+        for name, value in drawn.facts.items():
+            console.say(f"  {name}: {value:.4g}" if isinstance(value, float) else f"  {name}: {value}")
+    console.result(
+        {
+            "method": method,
+            "epsilon": costs["pld"],
+            "epsilon_rdp": costs["rdp"],
+            "delta": drawn.budget.delta,
+            "unit": unit,
+            "events": [event.to_json() for event in drawn.events],
+            "facts": dict(drawn.facts),
+        }
+    )
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    parts = text.lower().split("x")
+    if len(parts) in (2, 3) and all(part.isdigit() and int(part) > 0 for part in parts):
+        height, width, channels = (*map(int, parts), 1)[:3]
+        if channels in (1, 3):
+            return height, width, channels
+    raise InputError(f"Expected --shape HEIGHTxWIDTH or HEIGHTxWIDTHx1 or x3, got {text!r}.")

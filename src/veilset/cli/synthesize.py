@@ -1,0 +1,149 @@
+"""`veilset synthesize`: from private images to a release."""
+
+import resource
+import shutil
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from veilset.cli.console import Console, RichProgress
+from veilset.cli.options import (
+    AsJson,
+    Channels,
+    Classes,
+    Delta,
+    Device,
+    Epsilon,
+    GroupName,
+    LabelName,
+    Limit,
+    Method,
+    Out,
+    Preset,
+    Seed,
+    Settings,
+    Size,
+    check_device,
+    data_options,
+    settings_of,
+)
+from veilset.core.errors import InputError
+
+
+def synthesize(
+    private: Annotated[str, typer.Argument(metavar="PRIVATE", help="The private images: npz[:split], folder, ...")],
+    *,
+    method: Method,
+    epsilon: Epsilon,
+    out: Out,
+    delta: Delta = None,
+    public: Annotated[str | None, typer.Option("--public", help="Public images that help; never private ones.")] = None,
+    preset: Preset = "default",
+    settings: Settings = None,
+    samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many images to release.")] = None,
+    unit: Annotated[str, typer.Option("--unit", help="What is protected: record, or group (a patient).")] = "record",
+    groups: GroupName = None,
+    account: Annotated[
+        Path | None, typer.Option("--account", help="The dataset's account.  [default: one kept for this data]")
+    ] = None,
+    sign: Annotated[Path | None, typer.Option("--sign", help="Sign with this private key; see veilset keygen.")] = None,
+    size: Size = None,
+    channels: Channels = None,
+    limit: Limit = None,
+    labels: LabelName = None,
+    classes: Classes = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    as_published: Annotated[
+        bool, typer.Option("--as-published", help="The paper's own form; it has no guarantee, and the release says so.")
+    ] = False,
+    insecure_seed: Annotated[
+        int | None, typer.Option("--insecure-seed", help="Seed the privacy noise, too. The guarantee is gone.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a private stand-in for PRIVATE: spend the budget once, write a verified release to --out."""
+    started = time.perf_counter()
+    console = Console(as_json=as_json)
+    options = data_options(size, channels, limit, labels, classes, seed)
+    from veilset.core.files import require_absent
+    from veilset.data.opening import open_images
+    from veilset.pipeline.synthesize import Job, run
+    from veilset.privacy.account import Account
+    from veilset.privacy.vault import Vault
+    from veilset.release.signing import load_private_key
+
+    require_absent(out)
+    if sign is not None:
+        load_private_key(sign)
+    check_device(device)
+    job = Job(
+        method=method,
+        epsilon=epsilon,
+        delta=delta,
+        preset=preset,
+        settings=settings_of(settings),
+        samples=samples,
+        seed=seed,
+        device=device,
+        as_published=as_published,
+        insecure_seed=insecure_seed,
+    )
+    progress = RichProgress()
+    vault = Vault(open_images(private, groups=groups, progress=progress, **options), unit=_unit(unit))
+    shared = None if public is None else open_images(public, progress=progress)
+    if shared is not None:
+        vault.refuse_overlap(shared)
+    book = Account(account or default_account(vault))
+    workspace = out.with_name(f"{out.name}.veilset-run")
+    try:
+        release = run(vault, job, workspace=workspace, public=shared, account=book, resume=resume, progress=progress)
+        release.save(out, sign_key=sign)
+    except KeyboardInterrupt:
+        console.warn(f"Nothing was published. What was paid for is kept in {workspace}: go on with --resume.")
+        raise
+    shutil.rmtree(workspace)
+    certificate = release.certificate
+    for warning in certificate.warnings:
+        console.warn(warning)
+    for reason in certificate.reasons:
+        console.warn(f"No guarantee: {reason}")
+    if certificate.epsilon is not None and certificate.delta is not None:
+        console.say(
+            f"Guarantee: epsilon {certificate.epsilon:.4f}, delta {certificate.delta:g}, for each {vault.facts.unit}."
+        )
+        limit_delta = book.limit.delta if book.limit else certificate.delta
+        runs = len(book.reservations)
+        if runs > 1:
+            console.say(
+                f"All {runs} runs on this data together: epsilon {book.spent(limit_delta):.4f} at {limit_delta:g}."
+            )
+    console.say(f"Release: {out} ({len(release)} images). Check it with: veilset verify {out}")
+    console.result(
+        {
+            "release": str(out),
+            "guarantee": certificate.guarantee,
+            "epsilon": certificate.epsilon,
+            "delta": certificate.delta,
+            "samples": len(release),
+            "seconds": round(time.perf_counter() - started, 2),
+            "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+            "account": str(book.path),
+        }
+    )
+
+
+def _unit(text: str) -> Literal["record", "group"]:
+    if text not in ("record", "group"):
+        raise InputError(f"Expected --unit record or group, got {text!r}.")
+    return "group" if text == "group" else "record"
+
+
+def default_account(vault: "Vault") -> Path:  # type: ignore[name-defined]  # noqa: F821
+    """The account that is kept for exactly these records when the user names none."""
+    from veilset.core.places import state_directory
+
+    return state_directory() / "accounts" / f"{vault.fingerprint()[:32]}.sqlite"

@@ -1,0 +1,65 @@
+"""`veilset train`: any student on a release."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from veilset.cli.console import Console, RichProgress
+from veilset.cli.options import AsJson, Device, Out, Seed, Student, check_device
+
+
+def train(
+    release: Annotated[Path, typer.Argument(metavar="RELEASE", help="A release directory.")],
+    *,
+    out: Out,
+    student: Student = "convnet",
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Passes over the images.")] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Train a student on the released images alone and save it as safetensors."""
+    from veilset.core.files import require_absent, whole_directory
+    from veilset.models import build_network
+    from veilset.release.format import load_release
+    from veilset.training.plain import train_classifier
+    from veilset.training.recipe import TrainingConfig
+
+    require_absent(out)
+    check_device(device)
+    source = load_release(release)
+    facts = source.certificate.facts
+    network = build_network(student, shape=facts.shape, classes=facts.classes, seed=seed)
+    train_classifier(
+        network,
+        source.images,
+        source.labels,
+        source.soft_labels,
+        config=TrainingConfig(epochs=epochs),
+        seed=seed,
+        device=device,
+        progress=RichProgress(),
+    )
+    description = {
+        "student": student,
+        "shape": list(facts.shape),
+        "classes": facts.classes,
+        "class_names": list(facts.class_names),
+        "seed": seed,
+        "trained_on": str(release),
+        # The student saw the release alone, so by post-processing it has the release's guarantee and no other.
+        "guarantee": source.certificate.guarantee,
+        "epsilon": source.certificate.epsilon,
+        "delta": source.certificate.delta,
+    }
+    from safetensors.torch import save_file
+
+    with whole_directory(out) as building:
+        weights = {name: value.detach().cpu().contiguous().clone() for name, value in network.state_dict().items()}
+        save_file(weights, building / "student.safetensors")
+        (building / "student.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    console = Console(as_json=as_json)
+    console.say(f"Student: {out}")
+    console.result({"out": str(out), **description})

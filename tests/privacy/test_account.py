@@ -1,0 +1,105 @@
+import multiprocessing
+import sqlite3
+import time
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+
+from veilset.core.errors import BudgetError, InputError
+from veilset.privacy.account import Account
+from veilset.privacy.accounting import epsilon_of
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event, Plan
+
+LIMIT = Budget(1.0, 1e-5)
+
+
+def plan(noise: float) -> Plan:
+    return Plan(budget=Budget(1, 1e-5), events=(Event(label="sum", noise_multiplier=noise),))
+
+
+def test_reservations_last(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.reserve("run-1", "merf", plan(10))
+    again = Account(tmp_path / "a.sqlite")
+    assert [r.run for r in again.reservations] == ["run-1"]
+    assert again.spent(1e-5) == pytest.approx(epsilon_of(plan(10).events, 1e-5))
+    assert again.left() is None
+
+
+def test_overdrawing_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.set_limit(LIMIT)
+    account.reserve("run-1", "merf", plan(8))
+    left = account.left()
+    with pytest.raises(BudgetError, match="overdraw"):
+        account.reserve("run-2", "merf", plan(4))
+    assert len(account.reservations) == 1
+    assert account.left() == left
+    assert left is not None
+    assert 0 < left < 1
+
+
+def test_the_same_run_reserves_once(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.reserve("run-1", "merf", plan(8))
+    account.reserve("run-1", "merf", plan(8))
+    assert len(account.reservations) == 1
+    with pytest.raises(BudgetError, match="another plan"):
+        account.reserve("run-1", "merf", plan(9))
+
+
+def test_a_limit_is_lowered_freely_and_raised_only_by_force(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.set_limit(LIMIT)
+    account.set_limit(Budget(0.5, 1e-6))
+    with pytest.raises(BudgetError, match="--force"):
+        account.set_limit(LIMIT)
+    account.set_limit(LIMIT, allow_raise=True)
+    assert account.limit == LIMIT
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "not.sqlite"
+    place.write_text("this is not a database, and it is long enough to be looked at" * 20)
+    with pytest.raises(InputError, match="as an account"):
+        Account(place)
+
+
+def _spend_all(path: Path, name: str, start: Barrier) -> None:
+    account = Account(path)
+    epsilon_of(plan(30).events, 1e-5, "rdp")  # loads the accountant, so that both start together
+    start.wait(60)
+    for number in range(200):
+        try:
+            account.reserve(f"{name}-{number}", "merf", plan(30))
+        except BudgetError:
+            return
+        time.sleep(0.05)  # SQLite's lock is not fair; without a pause the first racer takes all
+
+
+def test_two_processes_racing_never_overspend(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    Account(path).set_limit(LIMIT)
+    context = multiprocessing.get_context("spawn")
+    start = context.Barrier(2)
+    racers = [context.Process(target=_spend_all, args=(path, name, start)) for name in "ab"]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join(120)
+        assert racer.exitcode == 0
+    account = Account(path)
+    assert account.spent(LIMIT.delta) <= LIMIT.epsilon
+    with pytest.raises(BudgetError):
+        account.reserve("one more", "merf", plan(30))
+    assert len({r.run[0] for r in account.reservations}) == 2, "both took part, so it was a race"
+
+
+def test_a_crash_inside_the_transaction_leaves_no_lock(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    abandoned = sqlite3.connect(account.path, isolation_level=None)
+    abandoned.execute("BEGIN IMMEDIATE")
+    abandoned.close()
+    account.reserve("run-1", "merf", plan(8))
