@@ -233,6 +233,30 @@ def test_a_sampled_group_gives_one_image(records: Any, open_session: OpenSession
         assert len(drawn) == len(set(drawn)), "two images of one group in a step would be twice its sensitivity"
 
 
+def test_features_are_computed_once_and_stand_for_the_images(records: Any, open_session: OpenSession) -> None:
+    data = records()
+    calls: list[int] = []
+
+    def features(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        calls.append(len(images))
+        return pixels(images, labels) + labels[:, None]
+
+    steps = open_session(data, [STEPS]).gradient_steps(**OPTIONS, features=features)
+    calls.clear()
+    for _ in range(60):
+        seen: list[torch.Tensor] = []
+        steps.step(lambda rows, labels, seen=seen: seen.extend((rows, labels)) or [torch.zeros(1)])
+        rows, labels = seen
+        expected = {
+            tuple((image.flatten() / 255 + k).tolist()) for image, k in zip(data.images, data.labels, strict=True)
+        }
+        assert rows.shape == (len(labels), 16)
+        assert all(min(np.abs(np.array(list(expected)) - row.numpy()).max(1)) < 1e-6 for row in rows)
+    assert sum(calls) == 60, "each image once, not once a step"
+    with pytest.raises(VeilsetError, match="Treat images alone"):
+        open_session(data, [STEPS]).gradient_steps(**OPTIONS, features=lambda i, k: pixels(i, k) - pixels(i, k).mean(0))
+
+
 def test_a_resumed_run_cannot_repeat_a_step(records: Any, open_session: OpenSession, tmp_path: Path) -> None:
     data = records()
     ledger = Ledger.create(tmp_path / "l.jsonl", {"run": "x"})

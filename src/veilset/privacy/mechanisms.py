@@ -4,27 +4,24 @@ A `Session` is a vault opened for one plan. A call whose event is not in the pla
 anything is read. What a call returned is kept in the run's workspace: it is paid for, so a resumed run gets it again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from veilset.core.errors import BudgetError, InputError, VeilsetError
+from veilset.core.errors import InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
 from veilset.privacy.events import Event, Plan
+from veilset.privacy.gradients import ClippedSum, GradientSteps, PerImage
 from veilset.privacy.ledger import Ledger
 from veilset.privacy.noise import GridSum, NoiseSource
 from veilset.privacy.purse import Purse
-from veilset.privacy.sampling import Units, one_row_each, poisson_sample, shard_of_each
+from veilset.privacy.sampling import Units, poisson_sample, shard_of_each
 from veilset.privacy.vault import PublicFacts, UnitRows, Vault, contents_of
 
-PerImage = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""uint8 images (b, H, W, C) and labels (b,) -> one row of numbers per image (b, d)."""
-
-ClippedSum = Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor]]
-"""uint8 images (b, H, W, C) and labels (b,) -> sums in which each image counts at most the clip norm."""
+__all__ = ["ClippedSum", "GradientSteps", "PerImage", "Session"]
 
 # A hair below 1, so that a clipped row stays below the clip norm in spite of rounding.
 _JUST_BELOW_ONE = 1 - 2.0**-40
@@ -159,9 +156,19 @@ class Session:
         return [self._shard(partition, shard, np.flatnonzero(owner == shard)) for shard in range(count)]
 
     def gradient_steps(
-        self, *, label: str, clip_norm: float, noise_multiplier: float, sampling_rate: float, steps: int
-    ) -> "GradientSteps":
+        self,
+        *,
+        label: str,
+        clip_norm: float,
+        noise_multiplier: float,
+        sampling_rate: float,
+        steps: int,
+        features: PerImage | None = None,
+    ) -> GradientSteps:
         """A DP-SGD run of `steps` noisy sums over fresh Poisson samples; all of it is spent at once.
+
+        With `features`, a fixed function of each image alone, its rows are computed once, kept inside, and handed to
+        the callback instead of the images.
 
         Privacy: unit as in the vault (a sampled group gives one uniformly drawn image); relation add/remove-one;
         sensitivity `clip_norm`; event `steps` Poisson-sampled Gaussians; assumes that the callback clips each image's
@@ -169,9 +176,13 @@ class Session:
         """
         if not clip_norm > 0:
             raise InputError(f"Expected clip_norm > 0, got {clip_norm} for {label!r}.")
+        if features is not None:
+            _probe(features, self.facts)
         event = replace(self._event(label, noise_multiplier, sampling_rate), count=steps)
         self._purse.pay_steps(event)
-        return GradientSteps(event, clip_norm, self._rows, self._units, self._purse, self._noise)
+        return GradientSteps(
+            event, clip_norm, self._rows, self._units, self._purse, self._noise, features, self._progress
+        )
 
     def finish(self) -> None:
         """Refuse to end with a plan that was not spent as written."""
@@ -201,41 +212,6 @@ class Session:
     def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         images, labels = self._rows.read(rows)
         return torch.from_numpy(images), torch.from_numpy(labels)
-
-
-class GradientSteps:
-    """The paid steps of one DP-SGD run, leased from the ledger in chunks, so that a resumed run cannot repeat one."""
-
-    def __init__(
-        self,
-        event: Event,
-        clip_norm: float,
-        rows: UnitRows,
-        units: Units,
-        purse: Purse,
-        noise: NoiseSource,
-    ) -> None:
-        self.event = event
-        self.clip_norm = clip_norm
-        self.lease_size = 50
-        self._rows, self._units, self._purse, self._noise = rows, units, purse, noise
-        self._left_in_lease = 0
-        self.steps_left = event.count - purse.leased(event)
-
-    def step(self, clipped_sum: ClippedSum) -> list[torch.Tensor]:
-        """One noisy sum over a fresh Poisson sample. An empty sample is a batch of zero images."""
-        if self._left_in_lease == 0:
-            self._left_in_lease = min(self.lease_size, self.steps_left)
-            if self._left_in_lease == 0:
-                raise BudgetError(f"All {self.event.count} steps of {self.event.label!r} are taken. No data was read.")
-            self._purse.ledger.lease(self.event, self._left_in_lease)
-        self._left_in_lease -= 1
-        self.steps_left -= 1
-        sampled = poisson_sample(self._units, self.event.sampling_rate, self._noise)
-        images, labels = self._rows.read(one_row_each(self._rows, sampled, self._noise))
-        sums = clipped_sum(torch.from_numpy(images), torch.from_numpy(labels))
-        spread = self.event.noise_multiplier * self.clip_norm
-        return [self._noise.noisy(total.detach(), spread) for total in sums]
 
 
 def _probe(per_image: PerImage, facts: PublicFacts) -> int:

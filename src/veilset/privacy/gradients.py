@@ -1,0 +1,84 @@
+"""The paid steps of a DP-SGD run: a fresh Poisson sample, the callback's clipped sum, noise.
+
+Steps are leased from the ledger in chunks before they are taken, so that a run that was cut off cannot repeat one.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from veilset.core.errors import BudgetError
+from veilset.core.progress import SILENT, Progress
+from veilset.privacy.events import Event
+from veilset.privacy.noise import NoiseSource
+from veilset.privacy.purse import Purse
+from veilset.privacy.sampling import Units, one_row_each, poisson_sample
+from veilset.privacy.vault import UnitRows
+
+PerImage = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""uint8 images (b, H, W, C) and labels (b,) -> one row of numbers per image (b, d)."""
+
+ClippedSum = Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor]]
+"""uint8 images (b, H, W, C) or feature rows, and labels (b,) -> sums in which each counts at most the clip norm."""
+
+_READ_AT_ONCE = 500
+
+
+class GradientSteps:
+    """The steps of one spent event; `step` takes the next."""
+
+    def __init__(
+        self,
+        event: Event,
+        clip_norm: float,
+        rows: UnitRows,
+        units: Units,
+        purse: Purse,
+        noise: NoiseSource,
+        features: PerImage | None = None,
+        progress: Progress = SILENT,
+    ) -> None:
+        self.event = event
+        self.clip_norm = clip_norm
+        self.lease_size = 50
+        self.steps_left = event.count - purse.leased(event)
+        self._left_in_lease = 0
+        self._rows, self._units, self._purse, self._noise = rows, units, purse, noise
+        self._features, self._progress = features, progress
+        self._cache: torch.Tensor | None = None
+
+    def step(self, clipped_sum: ClippedSum) -> list[torch.Tensor]:
+        """One noisy sum over a fresh Poisson sample. An empty sample is a batch of zero images."""
+        if self._left_in_lease == 0:
+            self._left_in_lease = min(self.lease_size, self.steps_left)
+            if self._left_in_lease == 0:
+                raise BudgetError(f"All {self.event.count} steps of {self.event.label!r} are taken. No data was read.")
+            self._purse.ledger.lease(self.event, self._left_in_lease)
+        self._left_in_lease -= 1
+        self.steps_left -= 1
+        sampled = poisson_sample(self._units, self.event.sampling_rate, self._noise)
+        sums = clipped_sum(*self._read(one_row_each(self._rows, sampled, self._noise)))
+        spread = self.event.noise_multiplier * self.clip_norm
+        return [self._noise.noisy(total.detach(), spread) for total in sums]
+
+    def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._features is None:
+            images, labels = self._rows.read(rows)
+            return torch.from_numpy(images), torch.from_numpy(labels)
+        if self._cache is None:
+            self._cache = self._compute(self._features)
+        return self._cache[torch.from_numpy(rows)], torch.from_numpy(self._rows.records.labels[rows])
+
+    @torch.no_grad()
+    def _compute(self, features: PerImage) -> torch.Tensor:
+        """The features of all rows, each from its own image alone; they never leave this object but in a batch."""
+        count = len(self._rows.records.labels)
+        parts = []
+        with self._progress.task(f"features for {self.event.label}", count) as task:
+            for start in range(0, count, _READ_AT_ONCE):
+                rows = np.arange(start, min(count, start + _READ_AT_ONCE))
+                images, labels = self._rows.read(rows)
+                parts.append(features(torch.from_numpy(images), torch.from_numpy(labels)).float())
+                task.advance(len(rows))
+        return torch.cat(parts)
