@@ -147,7 +147,7 @@ def _as_targets(
     if count == 0 or len(given) != count:
         raise InputError(f"Expected one label for each of the {count} images (at least one), got {len(given)}.")
     if soft_labels is None:
-        return torch.from_numpy(np.asarray(labels, dtype=np.int64)).to(device)
+        return torch.from_numpy(np.array(labels, dtype=np.int64)).to(device)
     soft = torch.from_numpy(np.array(soft_labels, dtype=np.float32)).to(device)
     if soft.ndim != 2 or not bool(torch.isfinite(soft).all()) or bool((soft < 0).any()):
         raise InputError(f"Expected finite soft labels >= 0 of shape (N, classes), got shape {tuple(soft.shape)}.")

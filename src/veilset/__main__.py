@@ -1,0 +1,5 @@
+"""`python -m veilset` is the `veilset` command."""
+
+from veilset.cli.main import run
+
+run()
