@@ -93,16 +93,15 @@ class ClippedGradients:
         if self._route is None:
             self.check(*made_up(inputs, targets, 3 * self._copies))
         self.steps_done += 1
-        totals = [torch.zeros_like(value, requires_grad=False) for value in self.parameters]
         units = len(inputs) // self._copies
         if units == 0:
-            return totals
+            return self._zeros()
         pieces = math.ceil(units / self._units_at_once())
         rows = math.ceil(units / pieces) * self._copies
+        totals: list[Tensor] = []
         for start in range(0, len(inputs), rows):
             part = self._clipped_part(inputs[start : start + rows], targets[start : start + rows])
-            for total, addend in zip(totals, part, strict=True):
-                total.add_(addend)
+            totals = [total.add_(addend) for total, addend in zip(totals, part, strict=True)] if totals else part
         if not all(bool(torch.isfinite(total.sum())) for total in totals):
             raise VeilsetError(f"The gradient is not finite at step {self.steps_done}. Lower the learning rate.")
         return totals
@@ -133,8 +132,11 @@ class ClippedGradients:
         # A gradient beyond all numbers counts as zero; zero times infinity would not.
         kept = usable.repeat_interleave(self._copies)
         if not bool(kept.any()):
-            return [torch.zeros_like(value, requires_grad=False) for value in self.parameters]
+            return self._zeros()
         return self._clipped_part(inputs[kept], targets[kept])
+
+    def _zeros(self) -> list[Tensor]:
+        return [torch.zeros_like(value, requires_grad=False) for value in self.parameters]
 
     def _factors(self, squares: Tensor) -> Tensor:
         """(parameters, units) what each unit's gradient of each parameter is multiplied by."""

@@ -10,10 +10,17 @@ from torch import Tensor
 
 from veilset.training.dpsgd.layers import costs
 from veilset.training.dpsgd.layers.gram import ghost_squares
-from veilset.training.dpsgd.layers.windows import Settings, gathered_gradients, grouped_gradients, window_grams
+from veilset.training.dpsgd.layers.windows import (
+    Settings,
+    gathered_gradients,
+    grouped_gradients,
+    row_gradients,
+    window_grams,
+)
 from veilset.training.dpsgd.tape import Tape
 
 _VECTOR = 16  # channels that fill a vector register
+_FEW_CHANNELS = 8
 
 
 class _Convolution:
@@ -47,8 +54,24 @@ class _Convolution:
             tape.add_product(place, squares, partial(self._weighted_sum, inputs, gradient))
         elif way == "gathered":
             tape.add_rows(place, gathered_gradients(self._settings, inputs, gradient, self._kernel))
+        elif way == "rows":
+            self._add_by_rows(place, row_gradients(self._settings, inputs, gradient, self._kernel))
         else:
             tape.add_rows(place, grouped_gradients(self._settings, inputs, gradient, self._weight))
+
+    def _add_by_rows(self, place: int, rows: Tensor) -> None:
+        """Put (kernel rows, records, out, kernel columns * in) on the tape without reordering it, if that will do."""
+        tape, (high, records, out, _) = self._tape, rows.shape
+        if tape.must_write_out(place) or records != tape.units:
+            tape.add_rows(place, rows.view(high, records, out, self._kernel[1], -1).permute(1, 2, 4, 0, 3))
+            return
+        lengths = torch.linalg.vector_norm(rows.flatten(2), dim=2).double()
+
+        def weighted_sum(factors: Tensor) -> Tensor:
+            total = torch.stack([factors @ row.flatten(1) for row in rows])
+            return total.view(high, out, self._kernel[1], -1).permute(1, 3, 0, 2)
+
+        tape.add_product(place, lengths.square().sum(0), weighted_sum)
 
     def _weighted_sum(self, inputs: Tensor, gradient: Tensor, factors: Tensor) -> Tensor:
         each = factors.repeat_interleave(len(gradient) // len(factors))
@@ -64,7 +87,9 @@ class _Convolution:
         ways = {"grouped": costs.grouped_cost(records, positions, weights, aligned=aligned)}
         if len(self._kernel) == 2 and settings.groups == 1 and not settings.transposed:
             window = channels * math.prod(self._kernel)
-            ways["gathered"] = costs.windows_cost(records, positions, window, weights)
+            few = channels < _FEW_CHANNELS
+            copied = window if few else window // self._kernel[0] * settings.stride[0]
+            ways["gathered" if few else "rows"] = costs.windows_cost(records, positions, copied, weights)
             if not must_write_out:
                 copies = records // self._tape.units
                 grams = [

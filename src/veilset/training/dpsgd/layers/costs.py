@@ -27,9 +27,9 @@ def ghost_cost(units: int, grams: list[tuple[int, int]], shifts: int = 0) -> flo
     return products + _SHIFT * shifts * units * grams[-1][0] ** 2
 
 
-def windows_cost(units: int, positions: int, window: int, weights: int) -> float:
-    """Windows gathered, then one small product per unit."""
-    return _COPY * units * positions * window + written_cost(units, positions, weights)
+def windows_cost(units: int, positions: int, copied: int, weights: int) -> float:
+    """`copied` numbers gathered for each position, then one small product per unit."""
+    return _COPY * units * positions * copied + written_cost(units, positions, weights)
 
 
 def grouped_cost(units: int, positions: int, weights: int, *, aligned: bool) -> float:

@@ -1,18 +1,19 @@
 """Per-unit gradients of a convolution's weights: four ways, each the fastest somewhere.
 
 - grouped: the batch becomes channels and each record a group, so that torch's weight gradient keeps records apart.
-- windows: each record's windows are gathered (in pieces that stay in the cache) and multiplied with its gradient.
+- gathered: each record's windows are gathered (in pieces that stay in the cache) and multiplied with its gradient;
+  where there are many channels, by rows: only the columns of a window are gathered, and its rows are views.
 - ghost: inner products of windows from shifted inner products of pixels, k*k times less work than gathering them.
 - no way at all to keep them: the weighted sum is then torch's weight gradient of the scaled output gradient.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 _PIECE = 2**20  # numbers gathered at a time: 4 MB
-_FEW_CHANNELS = 8
 
 
 @dataclass(frozen=True)
@@ -75,38 +76,60 @@ def grouped_gradients(settings: Settings, inputs: Tensor, gradient: Tensor, weig
 
 
 def gathered_gradients(settings: Settings, inputs: Tensor, gradient: Tensor, kernel: tuple[int, ...]) -> Tensor:
-    """(records, out, in, *kernel) gradients of a two-dimensional convolution without groups."""
+    """(records, out, in, *kernel) gradients of a two-dimensional convolution of few channels, without groups."""
     records, channels = inputs.shape[:2]
     out, height, width = gradient.shape[1:]
     vertical, horizontal = settings.padding
-    padded = torch.nn.functional.pad(inputs, (horizontal, horizontal, vertical, vertical))
-    # Windows are copied along their longest contiguous axis: channels, or pixels where there are few channels.
-    channels_first = channels < _FEW_CHANNELS
-    if not channels_first:
-        padded = padded.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    padded = torch.nn.functional.pad(inputs, (horizontal, horizontal, vertical, vertical)).contiguous()
     by_record, by_channel, by_row, by_column = padded.stride()
-    place = ((height, by_row * settings.stride[0]), (width, by_column * settings.stride[1]))
-    offset = ((kernel[0], by_row * settings.dilation[0]), (kernel[1], by_column * settings.dilation[1]))
-    axes = ((channels, by_channel), *offset, *place) if channels_first else (*place, *offset, (channels, by_channel))
-    sizes, strides = zip(*axes, strict=True)
-    windows = padded.as_strided((records, *sizes), (by_record, *strides))
-
+    sizes = (channels, *kernel, height, width)
+    offset = (by_row * settings.dilation[0], by_column * settings.dilation[1])
+    place = (by_row * settings.stride[0], by_column * settings.stride[1])
+    windows = padded.as_strided((records, *sizes), (by_record, by_channel, *offset, *place))
     positions, window = height * width, channels * kernel[0] * kernel[1]
-    piece = max(1, min(records, _PIECE // (positions * window)))
-    buffer = inputs.new_empty(piece, *sizes)
-    rows = inputs.new_empty(records, out, window)
     upstream = gradient.reshape(records, out, positions)
+    rows = inputs.new_empty(records, out, window)
+    for here, gathered in _in_pieces(windows):
+        torch.bmm(upstream[here], gathered.view(-1, window, positions).transpose(1, 2), out=rows[here])
+    return rows.view(records, out, channels, *kernel)
+
+
+def row_gradients(settings: Settings, inputs: Tensor, gradient: Tensor, kernel: tuple[int, ...]) -> Tensor:
+    """(kernel rows, records, out, kernel columns * in): the same for many channels.
+
+    Only the columns of a window are gathered, once for all of its rows: with the image's rows sorted by their place
+    within the stride, the pixels at one row of every window lie next to each other.
+    """
+    records, channels, tall, wide = inputs.shape
+    out, height, width = gradient.shape[1:]
+    (vertical, horizontal), step = settings.padding, settings.stride[0]
+    rows_each = -(-(tall + 2 * vertical) // step)
+    padded = inputs.new_zeros(records, rows_each * step, wide + 2 * horizontal, channels)
+    padded[:, vertical : vertical + tall, horizontal : horizontal + wide] = inputs.permute(0, 2, 3, 1)
+    by_record, by_row, by_column, _ = padded.stride()
+    columns = padded.as_strided(
+        (records, step, rows_each, width, kernel[1], channels),
+        (by_record, by_row, by_row * step, by_column * settings.stride[1], by_column * settings.dilation[1], 1),
+    )
+    upstream = gradient.reshape(records, out, height * width)
+    rows = inputs.new_empty(kernel[0], records, out, kernel[1] * channels)
+    for here, gathered in _in_pieces(columns):
+        sorted_rows = gathered.view(len(gathered), step, rows_each * width, -1)
+        for row in range(kernel[0]):
+            first, residue = divmod(row * settings.dilation[0], step)
+            pixels = sorted_rows[:, residue, first * width : (first + height) * width]
+            torch.bmm(upstream[here], pixels, out=rows[row, here])
+    return rows
+
+
+def _in_pieces(source: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Copies of a few records at a time, all in one buffer."""
+    records = len(source)
+    piece = max(1, min(records, _PIECE // max(1, source[0].numel())))
+    buffer = source.new_empty(piece, *source.shape[1:])
     for start in range(0, records, piece):
         here = slice(start, min(records, start + piece))
-        gathered = buffer[: here.stop - start].copy_(windows[here])
-        if channels_first:
-            matrix = gathered.view(-1, window, positions).transpose(1, 2)
-        else:
-            matrix = gathered.view(-1, positions, window)
-        torch.bmm(upstream[here], matrix, out=rows[here])
-    if channels_first:
-        return rows.view(records, out, channels, *kernel)
-    return rows.view(records, out, *kernel, channels).permute(0, 1, 4, 2, 3)
+        yield here, buffer[: here.stop - start].copy_(source[here])
 
 
 def window_grams(
