@@ -73,6 +73,7 @@ def synthesize(
     from veilset.data.opening import open_images
     from veilset.pipeline.synthesize import Job, run
     from veilset.privacy.account import Account
+    from veilset.privacy.distributed import rank_and_size
     from veilset.privacy.vault import Vault
     from veilset.release.signing import load_private_key
 
@@ -101,6 +102,8 @@ def synthesize(
     workspace = out.with_name(f"{out.name}.veilset-run")
     try:
         release = run(vault, job, workspace=workspace, public=shared, account=book, resume=resume, progress=progress)
+        if rank_and_size()[0] != 0:
+            return
         release.save(out, sign_key=sign)
     except KeyboardInterrupt:
         console.warn(f"Nothing was published. What was paid for is kept in {workspace}: go on with --resume.")

@@ -83,7 +83,11 @@ def run(
     resume: bool = False,
     progress: Progress = SILENT,
 ) -> Release:
-    """Do the job. The workspace keeps the ledger and what was paid for; remove it once the release is safe."""
+    """Do the job. The workspace keeps the ledger and what was paid for; remove it once the release is safe.
+
+    Under torchrun every process calls this with the same arguments and gets the same release; rank 0 saves it.
+    """
+    from veilset.privacy.distributed import SharedLedger, join_if_launched, rank_and_size
     from veilset.privacy.mechanisms import Session
     from veilset.privacy.noise import NoiseSource
     from veilset.training.threads import set_thread_count
@@ -91,16 +95,24 @@ def run(
     method = method_of(job)
     if public is None and method.needs_public:
         raise InputError(f"{job.method} needs public images. Pass --public, for example --public builtin:photos.")
-    set_thread_count()
+    join_if_launched(job.device)
+    rank, size = rank_and_size()
+    if size == 1:
+        set_thread_count()
     budget = budget_of(job, vault.facts)
     plan = method.plan(vault.facts, budget)
     header = _header(job, method, vault.facts, plan)
-    ledger = _open_ledger(workspace, header, resume=resume, account=account, plan=plan)
+    opened = _open_ledger(workspace, header, resume=resume, account=account, plan=plan) if rank == 0 else None
+    ledger = opened if opened is not None and size == 1 else SharedLedger(opened)
+    noise = NoiseSource(job.insecure_seed, rank)
+    progress = progress if rank == 0 else SILENT
     try:
-        session = Session(vault, plan, ledger, NoiseSource(job.insecure_seed), workspace=workspace, progress=progress)
+        session = Session(vault, plan, ledger, noise, workspace=workspace, progress=progress)
         context = Context(seed=job.seed, device=job.device, progress=progress, workspace=workspace)
         method.fit(session, public, context)
         session.finish()
+        if isinstance(ledger, SharedLedger):
+            ledger.synchronise()
         samples = method.sample(job.samples or min(_DEFAULT_SAMPLES, max(vault.facts.units, 1000)), job.seed)
         certificate = certify(
             ledger.lines,

@@ -10,6 +10,7 @@ import torch
 
 from veilset.core.errors import BudgetError
 from veilset.core.progress import SILENT, Progress
+from veilset.privacy.distributed import add_over_processes, from_first, rank_and_size
 from veilset.privacy.events import Event
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.purse import Purse
@@ -57,10 +58,12 @@ class GradientSteps:
             self._purse.ledger.lease(self.event, self._left_in_lease)
         self._left_in_lease -= 1
         self.steps_left -= 1
-        sampled = poisson_sample(self._units, self.event.sampling_rate, self._noise)
+        rank, size = rank_and_size()
+        sampled = poisson_sample(self._units[rank::size], self.event.sampling_rate, self._noise)
         sums = clipped_sum(*self._read(one_row_each(self._rows, sampled, self._noise)))
         spread = self.event.noise_multiplier * self.clip_norm
-        return [self._noise.noisy(total.detach(), spread) for total in sums]
+        totals = [add_over_processes(total.detach()) for total in sums]
+        return [from_first(self._noise.noisy(total, spread)) for total in totals]
 
     def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         if self._features is None:

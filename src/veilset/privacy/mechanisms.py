@@ -13,9 +13,9 @@ import torch
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
+from veilset.privacy.distributed import RunLedger, rank_and_size
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.gradients import ClippedSum, GradientSteps, PerImage
-from veilset.privacy.ledger import Ledger
 from veilset.privacy.noise import GridSum, NoiseSource
 from veilset.privacy.purse import Purse
 from veilset.privacy.sampling import Units, poisson_sample, shard_of_each
@@ -34,7 +34,7 @@ class Session:
         self,
         vault: Vault,
         plan: Plan,
-        ledger: Ledger,
+        ledger: RunLedger,
         noise: NoiseSource,
         *,
         workspace: Path | None = None,
@@ -80,7 +80,8 @@ class Session:
             return kept
         blocks = self.facts.classes if by_class else 1
         total = GridSum(blocks, width, clip_norm)
-        units = poisson_sample(self._units, sampling_rate, self._noise)
+        rank, size = rank_and_size()
+        units = poisson_sample(self._units[rank::size], sampling_rate, self._noise)
         # How many units a sample or a shard holds is private, so only a full sum shows its progress.
         progress = self._progress if len(units) == self.facts.units else SILENT
         with progress.task(label, len(units)) as task, torch.no_grad():

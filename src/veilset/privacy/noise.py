@@ -40,9 +40,10 @@ _CHUNK = 1 << 18  # variates per pass; what fits the cache is about twice as fas
 class NoiseSource:
     """A stream of secret random bits, and what is made of them."""
 
-    def __init__(self, insecure_seed: int | None = None) -> None:
+    def __init__(self, insecure_seed: int | None = None, rank: int = 0) -> None:
         self.seeded = insecure_seed is not None
-        self._seed = insecure_seed
+        # Processes of one run need coins of their own, with a seed as well.
+        self._seed = None if insecure_seed is None else f"{insecure_seed}/{rank}"
         self._rekey()
 
     def _rekey(self) -> None:
@@ -123,9 +124,12 @@ class GridSum:
         """The sum with noise, in float64."""
         import torch
 
+        from veilset.privacy.distributed import add_over_processes, from_first
+
+        add_over_processes(self._total)
         spread = noise_multiplier * 2.0**GRID_BITS  # the standard deviation in grid steps
         shift = max(0, math.floor(math.log2(spread)) - _CELL_BITS)
         drawn = torch.round(noise.normal(self._total.numel()).mul_(spread)).to(torch.int64)
         total = self._total + drawn.view_as(self._total)
         rounded = (total + ((1 << shift) >> 1)).bitwise_right_shift(shift).bitwise_left_shift(shift)
-        return rounded.double() * self._step
+        return from_first(rounded.double() * self._step)

@@ -8,14 +8,14 @@ import torch
 
 from veilset.core.errors import BudgetError
 from veilset.core.files import write_whole
+from veilset.privacy.distributed import RunLedger, rank_and_size
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.ledger import Ledger
 
 
 class Purse:
     """A plan and its ledger. Every mechanism pays here, before it reads."""
 
-    def __init__(self, plan: Plan, ledger: Ledger, workspace: Path | None) -> None:
+    def __init__(self, plan: Plan, ledger: RunLedger, workspace: Path | None) -> None:
         self.ledger = ledger
         self.unspent = list(plan.events)
         self._workspace = workspace
@@ -53,7 +53,7 @@ class Purse:
     def keep(self, result: torch.Tensor) -> torch.Tensor:
         """Store a paid result for a resumed run."""
         place = self._place(self._current)
-        if place is not None:
+        if place is not None and rank_and_size()[0] == 0:
             content = BytesIO()
             np.save(content, result.numpy(), allow_pickle=False)
             write_whole(place, content.getvalue())

@@ -1,0 +1,114 @@
+"""One vault in several processes (torchrun): units are shared out, noise is added once, the ledger is written once.
+
+Every process opens the same data and works on its own share of the units: the positions rank, rank + size, and so on.
+A unit has one owner, and each owner tosses the coins of its units, so that a Poisson sample over all processes is the
+one that the event claims. Sums are added over the processes before rank 0 adds the noise; all get the noisy sum and
+nothing else.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import distributed as dist
+
+from veilset.core.errors import VeilsetError
+from veilset.privacy.events import Event
+from veilset.privacy.ledger import Ledger, Line
+
+
+def join_if_launched(device: str = "cpu") -> None:
+    """Join the group when torchrun started this process; otherwise do nothing."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+
+
+def rank_and_size() -> tuple[int, int]:
+    """This process's number and how many there are; (0, 1) when it is alone."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def add_over_processes(total: torch.Tensor) -> torch.Tensor:
+    """The sum of `total` over all processes. Integers add exactly."""
+    if rank_and_size()[1] > 1:
+        dist.all_reduce(total)
+    return total
+
+
+def from_first(value: torch.Tensor) -> torch.Tensor:
+    """What rank 0 holds; the others pass a tensor of the same shape."""
+    if rank_and_size()[1] > 1:
+        value = value.contiguous()
+        dist.broadcast(value, src=0)
+    return value
+
+
+class RunLedger(Protocol):
+    """What a session needs of a ledger."""
+
+    def spend(self, event: Event) -> int:
+        """Record that `event` is spent, durably."""
+
+    def lease(self, event: Event, steps: int) -> int:
+        """Record that steps of a spent event are about to be taken."""
+
+    @property
+    def header(self) -> Mapping[str, Any]:
+        """What the run is."""
+
+    @property
+    def lines(self) -> list[Line]:
+        """All lines."""
+
+
+class SharedLedger:
+    """The ledger of a run in several processes. Rank 0 writes; every other waits until the line is on disk."""
+
+    def __init__(self, ledger: Ledger | None) -> None:
+        if (ledger is None) == (rank_and_size()[0] == 0):
+            raise VeilsetError("Expected the ledger on rank 0 and on no other.")
+        self._ledger = ledger
+        self._known: list[Line] = []
+        self.synchronise()
+
+    def synchronise(self) -> None:
+        """Let every process know all lines up to now; all must call it."""
+        self._known = _text_from_first(json.dumps(self._ledger.lines) if self._ledger else None)
+
+    def spend(self, event: Event) -> int:
+        """Record that `event` is spent; no process goes on before that is durable."""
+        return self._numbered(None if self._ledger is None else self._ledger.spend(event))
+
+    def lease(self, event: Event, steps: int) -> int:
+        """Record that steps are about to be taken; no process goes on before that is durable."""
+        return self._numbered(None if self._ledger is None else self._ledger.lease(event, steps))
+
+    @property
+    def header(self) -> Mapping[str, Any]:
+        """What the run is."""
+        header: Mapping[str, Any] = self._known[0]["body"]
+        return header
+
+    @property
+    def lines(self) -> list[Line]:
+        """All lines up to the last `synchronise`; on rank 0 all of them."""
+        return self._known if self._ledger is None else self._ledger.lines
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def _numbered(self, sequence: int | None) -> int:
+        return int(from_first(torch.tensor(-1 if sequence is None else sequence)))
+
+
+def _text_from_first(text: str | None) -> Any:
+    content = (text or "").encode()
+    size = int(from_first(torch.tensor(len(content))))
+    sent = torch.frombuffer(bytearray(content), dtype=torch.uint8) if text else torch.zeros(size, dtype=torch.uint8)
+    return json.loads(bytes(from_first(sent).tolist()))
