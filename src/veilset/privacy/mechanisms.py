@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from veilset.core.errors import InputError, VeilsetError
+from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
 from veilset.privacy.distributed import RunLedger, rank_and_size
 from veilset.privacy.events import Event, Plan
@@ -49,6 +49,13 @@ class Session:
         self._noise = noise
         self._progress = progress
         self._branch: tuple[str | None, int | None] = (None, None)
+
+    def planned(self, label: str) -> Event:
+        """The event called `label` in the plan, so that a method takes its noise from the plan and nowhere else."""
+        for event in self.plan.events:
+            if event.label == label:
+                return event
+        raise BudgetError(f"There is no {label!r} in the plan. No data was read.")
 
     def gaussian_sum(
         self,
