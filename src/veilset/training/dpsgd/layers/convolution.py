@@ -69,7 +69,7 @@ class _Convolution:
 
         def weighted_sum(factors: Tensor) -> Tensor:
             total = torch.stack([factors @ row.flatten(1) for row in rows])
-            return total.view(high, out, self._kernel[1], -1).permute(1, 3, 0, 2)
+            return total.view(high, out, self._kernel[1], -1).permute(1, 3, 0, 2).contiguous()
 
         tape.add_product(place, lengths.square().sum(0), weighted_sum)
 
