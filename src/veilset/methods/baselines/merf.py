@@ -79,7 +79,7 @@ class MerfConfig(Config):
     code_size: int = 256
     moment_share: float = 0.36
     pictures: int = 3000
-    steps: int = 1500
+    steps: int = 1200
     batch: int = 200
     learning_rate: float = 0.002
     latent_size: int = 64
@@ -170,8 +170,9 @@ class Merf(Method):
                 code = embedding.code(_as_floats(images, context.device)).cpu()
                 return code[:, upper[0]] * code[:, upper[1]] * weight
 
+            # Rows are long here, and small batches of them stay in the processor's cache.
             released = session.gaussian_sum(
-                moment_row, label=_MOMENTS, clip_norm=1.0, noise_multiplier=noise_of[_MOMENTS]
+                moment_row, label=_MOMENTS, clip_norm=1.0, noise_multiplier=noise_of[_MOMENTS], batch=100
             )
             half = torch.zeros(embedding.code_size, embedding.code_size, dtype=torch.float64)
             half[upper[0], upper[1]] = released / weight / facts.units
