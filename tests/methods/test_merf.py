@@ -93,6 +93,13 @@ def test_whole_run(records: ImageSet, tmp_path: Path) -> None:
     np.testing.assert_allclose(release.soft_labels.sum(axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "channels"), [(32, 3), (64, 1)])
+def test_other_shapes(size: int, channels: int, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (60, size, size, channels), dtype=np.uint8)
+    release = run(Vault(ImageSet(images, np.arange(60) % 3)), job(steps="2", batch="24"), workspace=tmp_path / "run")
+    assert release.images.shape == (40, size, size, channels)
+
+
 def test_paper_preset_reads_once_and_has_no_soft_labels(records: ImageSet, tmp_path: Path) -> None:
     published = {"features": "pixels", "moment_share": "0", "classifier_weight": "0", "memory": "0"}
     release = run(Vault(records), job(**published), workspace=tmp_path / "run")
