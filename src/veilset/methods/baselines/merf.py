@@ -114,7 +114,7 @@ class Merf(Method):
     title = "Mean embeddings with random features (DP-MERF)"
     paper = "Harder, Adamczewski, Park, AISTATS 2021, https://arxiv.org/abs/2002.11603"
     guarantee = "dp"
-    releases = ("images", "labels", "generator")
+    releases = ("images", "labels", "soft_labels", "generator")
     config_type = MerfConfig
     config: MerfConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -144,7 +144,7 @@ class Merf(Method):
 
     def fit(self, session: Session, public: Records | None, context: Context) -> None:
         """Sum the features of the private images, then train the generator on the noisy sums."""
-        facts, noise_of = session.facts, {event.label: event.noise_multiplier for event in session.plan.events}
+        facts, noise = session.facts, session.planned(_CLASS_SUMS).noise_multiplier
         # 1. Fix the features from public pictures and the seed.
         embedding = self._embedding(facts, public, context)
 
@@ -154,14 +154,13 @@ class Merf(Method):
             count = torch.full_like(code[:, :1], _COUNT_PART)
             return torch.cat([_CODE_PART * code, _FEATURES_PART * features, count], dim=1).cpu()
 
-        sums = session.gaussian_sum(
-            class_row, label=_CLASS_SUMS, clip_norm=1.0, noise_multiplier=noise_of[_CLASS_SUMS], by_class=True
-        )
+        sums = session.gaussian_sum(class_row, label=_CLASS_SUMS, clip_norm=1.0, noise_multiplier=noise, by_class=True)
         means = ClassMeans.from_sums(sums, embedding.code_size, facts.units)
 
         # 3. Sum the second moments of the codes and solve for a linear classifier.
         classifier: LinearClassifier | None = None
-        if _MOMENTS in noise_of:
+        if self.config.moment_share:
+            noise = session.planned(_MOMENTS).noise_multiplier
             upper = torch.triu_indices(embedding.code_size, embedding.code_size)
             # The matrix u u' has norm |u|^2 = 1; of its two equal halves one is summed, so that one counts twice.
             weight = torch.where(upper[0] == upper[1], 1.0, math.sqrt(2))
@@ -172,11 +171,11 @@ class Merf(Method):
 
             # Rows are long here, and small batches of them stay in the processor's cache.
             released = session.gaussian_sum(
-                moment_row, label=_MOMENTS, clip_norm=1.0, noise_multiplier=noise_of[_MOMENTS], batch=100
+                moment_row, label=_MOMENTS, clip_norm=1.0, noise_multiplier=noise, batch=100
             )
             half = torch.zeros(embedding.code_size, embedding.code_size, dtype=torch.float64)
             half[upper[0], upper[1]] = released / weight / facts.units
-            classifier = solve_classifier(means, half + half.triu(1).T, noise_of[_MOMENTS] / facts.units)
+            classifier = solve_classifier(means, half + half.triu(1).T, noise / facts.units)
 
         # 4. Train the generator. Nothing from here on sees the session.
         self._embedding_map, self._classifier, self._shares = embedding, classifier, means.shares
