@@ -12,6 +12,7 @@ from veilset.cli.options import (
     Channels,
     Classes,
     Device,
+    Epochs,
     LabelName,
     Limit,
     Seed,
@@ -28,6 +29,7 @@ def evaluate(
     test: Annotated[str, typer.Option("--test", help="Real test images: npz:split, folder, ...")],
     student: Student = "convnet",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many students to train.")] = 1,
+    epochs: Epochs = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the result to this file, too.")] = None,
     size: Size = None,
     channels: Channels = None,
@@ -44,6 +46,7 @@ def evaluate(
     from veilset.data.opening import open_images
     from veilset.evaluate.utility import evaluate_utility
     from veilset.release.format import load_release
+    from veilset.training.recipe import TrainingConfig
 
     check_device(device)
     if out is not None and out.resolve().is_relative_to(release.resolve()):
@@ -58,6 +61,7 @@ def evaluate(
         student=student,
         seeds=seeds,
         first_seed=seed,
+        config=TrainingConfig(epochs=epochs),
         device=device,
         progress=RichProgress(),
     ).to_json()

@@ -24,6 +24,7 @@ LabelName = Annotated[str | None, typer.Option("--labels", help="Another array o
 GroupName = Annotated[str | None, typer.Option("--groups", help="The array or column of groups, e.g. patients.")]
 Classes = Annotated[str | None, typer.Option("--classes", help="The label values in order, separated by commas.")]
 Student = Annotated[str, typer.Option("--student", help="A network, or your own as module:function.")]
+Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Passes of a student over the images.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write; must not exist yet.")]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from veilset.cli.console import Console, RichProgress
-from veilset.cli.options import AsJson, Device, Out, Seed, Student, check_device
+from veilset.cli.options import AsJson, Device, Epochs, Out, Seed, Student, check_device
 
 
 def train(
@@ -15,7 +15,7 @@ def train(
     *,
     out: Out,
     student: Student = "convnet",
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Passes over the images.")] = None,
+    epochs: Epochs = None,
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
