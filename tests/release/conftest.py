@@ -60,7 +60,7 @@ class Maker:
         for event in plan if spent is None else spent:
             ledger.spend(event)
         for label, steps in leases:
-            ledger.lease(label, steps)
+            ledger.lease(Event(label=label, noise_multiplier=1.0), steps)
         ledger.close()
         return ledger.lines
 

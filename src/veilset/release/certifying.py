@@ -2,6 +2,7 @@
 
 import math
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -96,17 +97,17 @@ def ledger_problems(lines: Sequence[Line], events: Sequence[Event]) -> list[str]
         problems.append(
             f"The ledger's {len(events)} events are not the {len(planned)} events of its plan, no more and no fewer."
         )
-    paid: dict[str, int] = {}
+    left: Counter[tuple[str, int | None]] = Counter()
     for event in events:
-        paid[event.label] = paid.get(event.label, 0) + event.count
+        left[event.label, event.shard] += event.count
     for line in lines:
         if line["kind"] == "lease":
-            label, steps = str(line["body"].get("label")), line["body"].get("steps")
-            if not isinstance(steps, int) or steps < 1:
+            label, shard, steps = (line["body"].get(name) for name in ("label", "shard", "steps"))
+            if not isinstance(steps, int) or steps < 1 or not (shard is None or isinstance(shard, int)):
                 problems.append(f"Ledger line {line['sequence']} does not say how many steps it leases.")
                 continue
-            paid[label] = paid.get(label, 0) - steps
-    overdrawn = sorted(label for label, left in paid.items() if left < 0)
+            left[str(label), shard] -= steps
+    overdrawn = sorted({label for (label, _), steps in left.items() if steps < 0})
     if overdrawn:
         problems.append(f"The ledger leases more steps than were spent for {', '.join(map(repr, overdrawn))}.")
     return problems
