@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import subprocess
 import tempfile
 import time
@@ -69,6 +70,7 @@ def measure(name: str, epsilon: float, seed: int, arguments: argparse.Namespace)
     with tempfile.TemporaryDirectory() as folder:
         release = run(Vault(private), job, workspace=Path(folder) / "run")
     seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - processor
+    peak_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     if seed == 0 and epsilon == 1 and not arguments.validate:
         write_grid(REPOSITORY / "docs" / "images" / PICTURES[name], release.images, release.labels)
     result = evaluate_utility(
@@ -88,6 +90,7 @@ def measure(name: str, epsilon: float, seed: int, arguments: argparse.Namespace)
         "samples": len(release.images),
         "seconds": round(seconds),
         "cpu_seconds": round(cpu_seconds),
+        "peak_mb": peak_mb,
         "student_seconds": round(result.seconds),
         "load": round(os.getloadavg()[0], 1),
         "threads": torch.get_num_threads(),
