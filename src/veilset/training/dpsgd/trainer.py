@@ -16,7 +16,7 @@ from torch.nn import functional
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.randomness import derive_seed, torch_generator
-from veilset.privacy.mechanisms import ClippedSum, GradientSteps
+from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage
 from veilset.privacy.vault import PublicFacts
 from veilset.training.augment import AugmentConfig, augment
 from veilset.training.dpsgd.averaging import WeightAverages
@@ -36,7 +36,14 @@ class GradientSession(Protocol):
     facts: PublicFacts
 
     def gradient_steps(
-        self, *, label: str, clip_norm: float, noise_multiplier: float, sampling_rate: float, steps: int
+        self,
+        *,
+        label: str,
+        clip_norm: float,
+        noise_multiplier: float,
+        sampling_rate: float,
+        steps: int,
+        features: PerImage | None = None,
     ) -> GradientSteps:
         """Pay for a run of noisy sums."""
 
@@ -139,6 +146,7 @@ def train_private(
     *,
     loss: Loss | None = None,
     prepare: Prepare | None = None,
+    features: PerImage | None = None,
     make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
     expected_batch: float | None = None,
     seed: int = 0,
@@ -147,19 +155,23 @@ def train_private(
     """Train `model` in place and return it. `loss` is cross-entropy per row unless given.
 
     `prepare` turns images into inputs (default: floats in [0, 1], channels first); a model that is one `nn.Linear`
-    under the default loss takes the fast path of linear_head.py. `expected_batch` is the public number to divide by,
-    sampling_rate * units unless given (a shard of the vault expects fewer).
+    under the default loss takes the fast path of linear_head.py. `features` are fixed numbers of each image, computed
+    once and kept inside the session; the model then reads them instead of images. `expected_batch` is the public number
+    to divide by, sampling_rate * units unless given (a shard of the vault expects fewer).
 
     Privacy: unit as in the vault; relation add/remove-one; sensitivity `config.clip_norm`; event `config.steps`
     Poisson-sampled Gaussians, paid before the first batch; assumes what `ClippedGradients` assumes, which is tried on
     random images first.
     """
+    if features is not None and (config.augmentation is not None or config.copies > 1):
+        raise InputError("Expected no augmentation and one copy with fixed features: there are no images to change.")
     gradients = _gradients(model, loss, config)
     coins = torch_generator(seed, f"{config.label}/augmentation")
-    clip = _clipper(gradients, config, prepare or to_inputs, coins)
+    prepare = prepare or (to_inputs if features is None else _as_they_are)
+    clip = _clipper(gradients, config, prepare, coins)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, config.label))
-        _try_on_random_images(gradients, config, prepare or to_inputs, session.facts)
+        _try_on_random_images(gradients, config, prepare, features, session.facts)
         make = make_optimizer or (lambda parameters: _optimizer(parameters, config))
         optimizer = make(gradients.parameters)
         batch = expected_batch or config.sampling_rate * session.facts.units
@@ -169,6 +181,7 @@ def train_private(
             noise_multiplier=config.noise_multiplier,
             sampling_rate=config.sampling_rate,
             steps=config.steps,
+            features=features,
         )
         return _loop(steps, model, gradients.parameters, optimizer, clip, batch, config, progress)
 
@@ -176,6 +189,10 @@ def train_private(
 def to_inputs(images: Tensor) -> Tensor:
     """uint8 images (b, H, W, C) as floats in [0, 1], (b, C, H, W)."""
     return images.permute(0, 3, 1, 2).to(torch.float32).mul_(1 / 255).contiguous()
+
+
+def _as_they_are(rows: Tensor) -> Tensor:
+    return rows
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -241,11 +258,16 @@ def _clipper(gradients: Gradients, config: PrivateTraining, prepare: Prepare, co
     return clip
 
 
-def _try_on_random_images(gradients: Gradients, config: PrivateTraining, prepare: Prepare, facts: PublicFacts) -> None:
+def _try_on_random_images(
+    gradients: Gradients, config: PrivateTraining, prepare: Prepare, features: PerImage | None, facts: PublicFacts
+) -> None:
     """Fail before anything is paid or read."""
     device, rows = gradients.parameters[0].device, 3 * config.copies
     images = torch.randint(0, 256, (rows, *facts.shape), dtype=torch.uint8)
-    gradients.check(prepare(images).to(device), (torch.arange(rows) % facts.classes).to(device))
+    labels = torch.arange(rows) % facts.classes
+    with torch.no_grad():
+        inputs = prepare(images if features is None else features(images, labels))
+    gradients.check(inputs.to(device), labels.to(device))
 
 
 def _optimizer(parameters: Iterable[nn.Parameter], config: PrivateTraining) -> torch.optim.Optimizer:
