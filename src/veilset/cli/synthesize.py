@@ -39,7 +39,9 @@ def synthesize(
     epsilon: Epsilon,
     out: Out,
     delta: Delta = None,
-    public: Annotated[str | None, typer.Option("--public", help="Public images that help; never private ones.")] = None,
+    public: Annotated[
+        str | None, typer.Option("--public", help="Public images that help, brought to the same size.")
+    ] = None,
     preset: Preset = "default",
     settings: Settings = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many images to release.")] = None,
@@ -95,8 +97,10 @@ def synthesize(
     )
     progress = RichProgress()
     vault = Vault(open_images(private, groups=groups, progress=progress, **options), unit=_unit(unit))
-    shared = None if public is None else open_images(public, progress=progress)
-    if shared is not None:
+    shared = None
+    if public is not None:
+        height, width, depth = vault.facts.shape
+        shared = open_images(public, size=height if height == width else None, channels=depth, progress=progress)
         vault.refuse_overlap(shared)
     book = Account(account or default_account(vault))
     workspace = out.with_name(f"{out.name}.veilset-run")

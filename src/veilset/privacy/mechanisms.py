@@ -4,6 +4,7 @@ A `Session` is a vault opened for one plan. A call whose event is not in the pla
 anything is read. What a call returned is kept in the run's workspace: it is paid for, so a resumed run gets it again.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -211,8 +212,7 @@ class Session:
         )
 
     def _shard(self, partition: str, shard: int, units: Units) -> "Session":
-        session = object.__new__(Session)
-        session.__dict__.update(self.__dict__)
+        session = copy.copy(self)
         session._units = units
         session._branch = (partition, shard)
         return session
