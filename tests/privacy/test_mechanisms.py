@@ -188,6 +188,36 @@ def test_a_clip_norm_must_be_positive(records: Any, open_session: OpenSession, c
         total_of(open_session(records(), [SUM]), clip_norm=clip_norm)
 
 
+# --- Noise --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("clip_norm", "noise_multiplier"), [(1.0, 1.0), (0.2, 5.0)])
+def test_each_mechanism_adds_the_noise_that_its_event_claims(
+    records: Any, open_session: OpenSession, clip_norm: float, noise_multiplier: float
+) -> None:
+    width = 40_000
+    options = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier}
+    whole = Event(label="sum", noise_multiplier=noise_multiplier)
+    sampled = Event(label="some", noise_multiplier=noise_multiplier, sampling_rate=0.5)
+    steps = Event(label="train", noise_multiplier=noise_multiplier, sampling_rate=0.3, count=1)
+    session = open_session(records(), [whole, sampled, steps], noise=NoiseSource())
+
+    def nothing(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(labels), width)
+
+    training = session.gradient_steps(label="train", sampling_rate=0.3, steps=1, **options)
+    released = [
+        session.gaussian_sum(nothing, label="sum", **options),
+        session.gaussian_sum(nothing, label="some", sampling_rate=0.5, **options),
+        training.step(lambda images, labels: [torch.zeros(width)])[0],
+    ]
+    for result in released:
+        spread = float(result.double().std()) / (clip_norm * noise_multiplier)
+        # Six standard deviations of an estimate from 40,000 draws.
+        assert abs(spread - 1) < 6 / np.sqrt(2 * width)
+    assert not torch.equal(released[0], released[1]), "no noise is used twice"
+
+
 # --- Quantiles ----------------------------------------------------------------------------------------------------
 
 
