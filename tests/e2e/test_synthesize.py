@@ -126,6 +126,19 @@ def test_public_images_that_are_private_are_refused(records: ImageSet) -> None:
         )
 
 
+def test_public_images_of_another_shape_are_brought_to_the_private_one(
+    records: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiny_method import Tiny
+
+    seen = []
+    real = Tiny.fit
+    monkeypatch.setattr(Tiny, "fit", lambda self, s, public, c: seen.append(public.shape) or real(self, s, public, c))
+    photos = ImageSet(np.random.default_rng(1).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8), np.zeros(20, int))
+    vs.synthesize(vs.Vault(records), method="tiny", budget=vs.Budget(2.0, 1e-5), public=photos, samples=6)
+    assert seen == [(16, 16, 1)]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

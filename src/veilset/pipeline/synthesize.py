@@ -18,6 +18,7 @@ from veilset.core.errors import InputError
 from veilset.core.places import state_directory
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Records
+from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.methods.base import Context, Method
 from veilset.privacy.account import Account
@@ -149,6 +150,7 @@ def synthesize(
 ) -> Release:
     """Make a release of `vault` in memory; save it with `release.save(path)`. `options` are the fields of `Job`."""
     if public is not None:
+        public = _in_shape(public, vault.facts)
         vault.refuse_overlap(public)
     try:
         job = Job(method=method, epsilon=budget.epsilon, delta=budget.delta, **options)
@@ -158,6 +160,14 @@ def synthesize(
     release = run(vault, job, workspace=workspace, public=public, account=account, progress=progress)
     shutil.rmtree(workspace)
     return release
+
+
+def _in_shape(public: Records, facts: PublicFacts) -> Records:
+    """Public images in memory, brought to the size and colours of the private ones."""
+    height, width, channels = facts.shape
+    if isinstance(public, ImageSet) and tuple(public.shape) != facts.shape and height == width:
+        return public.with_channels(channels).resize(height)
+    return public
 
 
 def _header(job: Job, method: Method, facts: PublicFacts, plan: Plan) -> dict[str, Any]:
