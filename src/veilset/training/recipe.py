@@ -35,7 +35,7 @@ class TrainingConfig:
         ema_decay: decay of a running average of the weights, which is then what is returned; 0 is none.
         augmentation: what happens to each batch; None is nothing.
         clip_norm: largest norm of a step's gradient, against rare exploding batches; 0 is none.
-        channels_last: memory layout; a step of convnet took 1.6 times less time with it (docs/training.md).
+        channels_last: memory layout; a step of convnet is 1.6 times as quick with it (docs/training.md).
     """
 
     epochs: int | None = None
