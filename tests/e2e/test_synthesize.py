@@ -94,6 +94,16 @@ def test_an_interrupted_run_resumes_for_free(
     assert release.certificate.guarantee == "dp"
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_was_cut_off_before_its_first_line_is_begun_anew(
+    records: ImageSet, tmp_path: Path, resume: bool
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "ledger.jsonl").write_bytes(b'{"sequence": 0')
+    release = run(vs.Vault(records), JOB, workspace=tmp_path / "run", resume=resume)
+    assert release.certificate.guarantee == "dp"
+
+
 @pytest.mark.parametrize("why", ["as_published", "insecure_seed"])
 def test_what_has_no_guarantee_names_no_epsilon(records: ImageSet, tmp_path: Path, why: str) -> None:
     job = Job(method="tiny", epsilon=3.0, samples=30, **{why: True if why == "as_published" else 7})

@@ -188,6 +188,8 @@ def _open_ledger(
     workspace: Path, header: dict[str, Any], *, resume: bool, account: Account | None, plan: Plan
 ) -> Ledger:
     path = workspace / _LEDGER
+    if path.exists() and b"\n" not in path.read_bytes():
+        path.unlink()  # a run that was cut off before its first line had read nothing
     if path.exists() and not resume:
         raise InputError(
             f"An unfinished run is in {workspace}. Pass --resume to go on with what it paid for, "
