@@ -19,8 +19,9 @@ from veilset.models.scattering import Scattering, group_norm
 
 FeatureForm = Literal["scattering", "pixels"]
 
-# Four angles give the codes that eight give (validation accuracy of a linear classifier: 97.7 and 97.6 % on MNIST,
-# 85.2 and 84.8 % on Fashion-MNIST, epsilon 1) at a tenth of the cost.
+# Four angles instead of eight for speed. A linear classifier of the codes at epsilon 1, same eigenvalue floor, one noise
+# draw each, on validation images: 96.8 and 84.4 % (MNIST, Fashion-MNIST) with four, 97.3 and 84.8 % with eight. The two
+# trials also differed in the groups of the norm and a little in the noise.
 _ANGLES = 4
 
 # Public directions of little variance are stretched by this power of it: 0 is plain PCA, 1 whitens.
@@ -81,7 +82,7 @@ class ImageEmbedding(nn.Module):
         return code, torch.cat([angles.cos(), angles.sin()], dim=1) / angles.shape[1] ** 0.5
 
     def code(self, images: Tensor) -> Tensor:
-        """The codes alone, which cost half."""
+        """The codes alone, without the random features."""
         return self._points(images)[0]
 
     def _views(self, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -76,7 +76,7 @@ class ConditionalGenerator(nn.Module):
         vectors = self.class_vectors[classes] if classes.ndim == 1 else classes @ self.class_vectors
         code = torch.cat([latents, vectors], dim=1)
         maps = self.first(code).view(-1, self.width, self.start, self.start)
-        maps = maps.contiguous(memory_format=torch.channels_last)  # a fifth faster on a CPU
+        maps = maps.contiguous(memory_format=torch.channels_last)  # the faster layout on a CPU
         for modulation, stage in zip(self.modulations, self.stages, strict=True):
             scale, shift = modulation(code)[:, :, None, None].chunk(2, dim=1)
             maps = stage(functional.relu(functional.group_norm(maps, 4) * (1 + scale) + shift))

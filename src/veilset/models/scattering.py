@@ -82,7 +82,7 @@ class Scattering(nn.Module):
             expected = f"(batch, {self.channels}, {self.size}, {self.size})"
             raise InputError(f"Expected images of shape {expected}, got {tuple(images.shape)}.")
         planes = images.reshape(-1, 1, self.size, self.size)
-        # Chunks keep the intermediate maps in the processor's cache: about twice as fast as one pass.
+        # Chunks keep the intermediate maps in the processor's cache.
         chunk = max(1, _CHUNK_PIXELS // self.size**2)
         maps = (
             torch.cat([self._scatter(part) for part in torch.split(planes, chunk)])
