@@ -19,7 +19,7 @@ from veilset.models.scattering import Scattering, group_norm
 
 FeatureForm = Literal["scattering", "pixels"]
 
-# Four angles instead of eight for speed. A linear classifier of the codes at epsilon 1, same eigenvalue floor, one noise
+# Four angles, not eight, for speed. A linear classifier of the codes at epsilon 1, same eigenvalue floor, one noise
 # draw each, on validation images: 96.8 and 84.4 % (MNIST, Fashion-MNIST) with four, 97.3 and 84.8 % with eight. The two
 # trials also differed in the groups of the norm and a little in the noise.
 _ANGLES = 4
