@@ -53,6 +53,7 @@ def load(name: str, validate: bool) -> tuple[ImageSet, ImageSet]:
 
 def measure(name: str, epsilon: float, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """One release and one student."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     private, scored_on = load(name, arguments.validate)
     settings = dict(pair.split("=", 1) for pair in arguments.set)
     # A seeded noise makes the measurement repeatable; a release made for others must not be.
@@ -76,7 +77,6 @@ def measure(name: str, epsilon: float, seed: int, arguments: argparse.Namespace)
     result = evaluate_utility(
         release.images, release.labels, release.soft_labels, 10, scored_on, seeds=1, first_seed=seed
     )
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "benchmark": "merf",
         "data": name,
