@@ -151,8 +151,9 @@ def test_a_damaged_description():
         rebuild_teacher({"kind": "scattering"}, {})
 
 
+@pytest.mark.usefixtures("few_pictures")
 def test_five_thousand_digits(open_session):
     train, test = read_builtin("mnist5k", "train"), read_builtin("mnist5k", "test")
-    teacher, event, _ = trained(open_session, train, TeacherConfig(), epsilon=3.0)
+    teacher, event, _ = trained(open_session, train, TeacherConfig(directions=100), epsilon=3.0)
     assert event.label == "teacher"
     assert accuracy(teacher, test) > 0.9
