@@ -154,6 +154,11 @@ def test_no_guarantee_is_said_and_no_epsilon_printed(run: Run, pack: Path, tmp_p
     assert "No guarantee" in done.stderr
     assert "psilon" not in done.stdout
     assert "NO privacy guarantee" in run("verify", tmp_path / "rel").stdout
+    (book,) = (tmp_path / "state" / "accounts").glob("*.sqlite")
+    assert "No epsilon holds" in run("account", book).stdout
+    found = result_of(run("account", book, "--json"))
+    assert found["spent_epsilon"] is None
+    assert found["runs"][0]["epsilon"] is None
 
 
 @pytest.mark.parametrize(

@@ -103,3 +103,22 @@ def test_a_crash_inside_the_transaction_leaves_no_lock(tmp_path: Path) -> None:
     abandoned.execute("BEGIN IMMEDIATE")
     abandoned.close()
     account.reserve("run-1", "merf", plan(8))
+
+
+def test_after_a_run_without_a_guarantee_no_epsilon_holds(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.reserve("run-1", "merf", plan(8))
+    account.reserve("run-2", "merf", plan(8), guarantee="none")
+    assert account.spent(1e-5) is None
+    account.set_limit(LIMIT)
+    assert account.left() == 0.0
+    with pytest.raises(BudgetError, match="without a guarantee"):
+        account.reserve("run-3", "merf", plan(100))
+
+
+def test_an_account_with_a_limit_refuses_a_run_without_a_guarantee(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.set_limit(LIMIT)
+    with pytest.raises(BudgetError, match="without a guarantee"):
+        account.reserve("run-1", "merf", plan(100), guarantee="none")
+    assert not account.reservations

@@ -1,13 +1,16 @@
 """`veilset account`: what a dataset has spent over all releases."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from veilset.cli.console import Console
 from veilset.cli.options import AsJson
 from veilset.core.errors import InputError
+
+if TYPE_CHECKING:
+    from veilset.privacy.account import Reservation
 
 
 def account(
@@ -34,9 +37,12 @@ def account(
     spent, left = book.spent(delta), book.left()
     console = Console(as_json=as_json)
     if not as_json:
-        rows = [[r.time, r.method, f"{r.budget.epsilon:g}", f"{r.budget.delta:g}", r.run[:8]] for r in runs]
+        rows = [[r.time, r.method, *_asked(r), r.run[:8]] for r in runs]
         console.table(f"Account {file}", ["time", "method", "epsilon asked", "delta", "run"], rows)
-        console.say(f"Spent: epsilon {spent:.4f} at delta {delta:g}, all {len(runs)} runs together.")
+        if spent is None:
+            console.say("No epsilon holds for this data: a run without a guarantee has read it.")
+        else:
+            console.say(f"Spent: epsilon {spent:.4f} at delta {delta:g}, all {len(runs)} runs together.")
         if limit:
             console.say(
                 f"Limit: epsilon {limit.epsilon:g} at delta {limit.delta:g}. Left for one more run: {left:.4f}."
@@ -47,7 +53,14 @@ def account(
         {
             "account": str(file),
             "runs": [
-                {"run": r.run, "time": r.time, "method": r.method, "epsilon": r.budget.epsilon, "delta": r.budget.delta}
+                {
+                    "run": r.run,
+                    "time": r.time,
+                    "method": r.method,
+                    "guarantee": r.guarantee,
+                    "epsilon": r.budget.epsilon if r.guarantee == "dp" else None,
+                    "delta": r.budget.delta if r.guarantee == "dp" else None,
+                }
                 for r in runs
             ],
             "spent_epsilon": spent,
@@ -56,3 +69,7 @@ def account(
             "left_epsilon": left,
         }
     )
+
+
+def _asked(run: "Reservation") -> tuple[str, str]:
+    return (f"{run.budget.epsilon:g}", f"{run.budget.delta:g}") if run.guarantee == "dp" else ("no guarantee", "")

@@ -124,10 +124,11 @@ def synthesize(
         )
         limit_delta = book.limit.delta if book.limit else certificate.delta
         runs = len(book.reservations)
-        if runs > 1:
-            console.say(
-                f"All {runs} runs on this data together: epsilon {book.spent(limit_delta):.4f} at {limit_delta:g}."
-            )
+        total = book.spent(limit_delta)
+        if total is None:
+            console.warn("An earlier run on this data had no guarantee, so no total holds for the data.")
+        elif runs > 1:
+            console.say(f"All {runs} runs on this data together: epsilon {total:.4f} at {limit_delta:g}.")
     console.say(f"Release: {out} ({len(release)} images). Check it with: veilset verify {out}")
     console.result(
         {

@@ -198,7 +198,7 @@ def _open_ledger(
     if not path.exists():
         identity = {"run": uuid.uuid4().hex}
         if account is not None:
-            account.reserve(identity["run"], header["method"], plan)
+            account.reserve(identity["run"], header["method"], plan, guarantee=_guarantee(header))
         return Ledger.create(path, identity | header)
     ledger = Ledger.reopen(path)
     kept = {name: value for name, value in ledger.header.items() if name != "run"}
@@ -211,8 +211,12 @@ def _open_ledger(
             "started with, or remove that folder to start anew; what it reserved stays spent."
         )
     if account is not None:
-        account.reserve(str(ledger.header["run"]), header["method"], plan)
+        account.reserve(str(ledger.header["run"]), header["method"], plan, guarantee=_guarantee(header))
     return ledger
+
+
+def _guarantee(header: Mapping[str, Any]) -> str:
+    return "dp" if header["noise"] == "os-entropy" and not header["as_published"] else "none"
 
 
 def _warnings(facts: PublicFacts, budget: Budget, account: Account | None) -> list[str]:

@@ -21,7 +21,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS spending_limit (id INTEGER PRIMARY KEY CHECK (id = 1), epsilon REAL, delta REAL);
 CREATE TABLE IF NOT EXISTS reservation (
     run TEXT PRIMARY KEY, time TEXT NOT NULL, method TEXT NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
-    events TEXT NOT NULL
+    events TEXT NOT NULL, guarantee TEXT NOT NULL
 );
 """
 
@@ -35,6 +35,7 @@ class Reservation:
     method: str
     budget: Budget
     events: tuple[Event, ...]
+    guarantee: str
 
 
 class Account:
@@ -51,10 +52,12 @@ class Account:
                 f"Cannot use {path} as an account: {error}. Give a new or an existing account file."
             ) from error
 
-    def reserve(self, run: str, method: str, plan: Plan) -> None:
+    def reserve(self, run: str, method: str, plan: Plan, *, guarantee: str = "dp") -> None:
         """Reserve the whole plan for `run`, or raise `BudgetError` and leave the account as it was.
 
-        Reserving again for the same run and the same plan changes nothing, so that a run can resume.
+        A run with `guarantee` "none" is written down, too: after it no epsilon holds for this dataset any more, and an
+        account with a limit refuses it. Reserving again for the same run and the same plan changes nothing, so that a
+        run can resume.
         """
         epsilon_of(plan.events, plan.budget.delta)  # loads the accountant before the lock is taken
         with self._exclusive() as database:
@@ -65,6 +68,12 @@ class Account:
                     raise BudgetError(f"Run {run} reserved another plan in {self.path}. Start a new run.")
                 return
             limit = _limit(database)
+            unbounded = guarantee != "dp" or any(r.guarantee != "dp" for r in reservations)
+            if limit and unbounded:
+                raise BudgetError(
+                    f"{self.path} has a limit, and a run without a guarantee would break it or has broken it. "
+                    "No data was read."
+                )
             if limit and not fits_account([r.events for r in reservations], plan.events, limit):
                 raise BudgetError(
                     f"This run would overdraw {self.path}, whose limit is epsilon={limit.epsilon:g} at "
@@ -72,7 +81,7 @@ class Account:
                     f"See what is left with: veilset account {self.path}"
                 )
             database.execute(
-                "INSERT INTO reservation VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO reservation VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
                     run,
                     datetime.now(UTC).isoformat(timespec="seconds"),
@@ -80,6 +89,7 @@ class Account:
                     plan.budget.epsilon,
                     plan.budget.delta,
                     json.dumps([event.to_json() for event in plan.events]),
+                    guarantee,
                 ),
             )
 
@@ -106,16 +116,25 @@ class Account:
         with self._connect() as database:
             return _reservations(database)
 
-    def spent(self, delta: float) -> float:
-        """The epsilon of all runs together at `delta`, for runs whose settings did not depend on earlier results."""
-        return epsilon_of([event for r in self.reservations for event in r.events], delta)
+    def spent(self, delta: float) -> float | None:
+        """The epsilon of all runs together at `delta`, for runs whose settings did not depend on earlier results.
+
+        None when a run had no guarantee: then there is no such number.
+        """
+        runs = self.reservations
+        if any(r.guarantee != "dp" for r in runs):
+            return None
+        return epsilon_of([event for r in runs for event in r.events], delta)
 
     def left(self) -> float | None:
         """The epsilon of the largest single Gaussian release that still fits the limit; None without a limit."""
         limit = self.limit
         if limit is None:
             return None
-        spent = [r.events for r in self.reservations]
+        runs = self.reservations
+        if any(r.guarantee != "dp" for r in runs):
+            return 0.0
+        spent = [r.events for r in runs]
 
         def fits(noise_multiplier: float) -> bool:
             return fits_account(spent, [Event(label="rest", noise_multiplier=noise_multiplier)], limit)
@@ -156,7 +175,9 @@ def _limit(database: sqlite3.Connection) -> Budget | None:
 
 
 def _reservations(database: sqlite3.Connection) -> list[Reservation]:
-    rows = database.execute("SELECT run, time, method, epsilon, delta, events FROM reservation ORDER BY rowid")
+    rows = database.execute(
+        "SELECT run, time, method, epsilon, delta, events, guarantee FROM reservation ORDER BY rowid"
+    )
     return [
         Reservation(
             run=run,
@@ -164,6 +185,7 @@ def _reservations(database: sqlite3.Connection) -> list[Reservation]:
             method=method,
             budget=Budget(epsilon, delta),
             events=tuple(Event.from_json(event) for event in json.loads(events)),
+            guarantee=guarantee,
         )
-        for run, time, method, epsilon, delta, events in rows
+        for run, time, method, epsilon, delta, events, guarantee in rows
     ]
