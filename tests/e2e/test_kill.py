@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 KILLS = 120
+WHOLE_RUNS = 2
+SUMS = 20
 HERE = Path(__file__).resolve()
 
 
@@ -34,10 +36,15 @@ def _job(folder: Path) -> None:
 
     images = np.random.default_rng(0).integers(0, 256, (300, 16, 16, 1), dtype=np.uint8)
     vault = Vault(Marked(images, np.arange(300) % 3))
-    job = Job(method="tiny", epsilon=5.0, settings={"sums": "20"}, samples=60)
+    job = Job(method="tiny", epsilon=5.0, settings={"sums": str(SUMS)}, samples=60)
     account = Account(folder / "account.sqlite")
     release = run(vault, job, workspace=folder / "run", account=account)
     release.save(folder / "release")
+
+
+def _wait_for_reads(used: Path, reads: int, until: float) -> None:
+    while time.monotonic() < until and not (used.exists() and used.stat().st_size >= reads):
+        time.sleep(0.0002)
 
 
 def _main(folder: Path) -> None:
@@ -53,8 +60,8 @@ def _main(folder: Path) -> None:
     torch.set_num_threads(1)
     METHODS._targets["tiny"] = "tiny_method:Tiny"
     coins = random.Random(0)
-    longest, outcomes = 0.0, {"before": 0, "reading": 0, "released": 0}
-    for number in range(KILLS + 1):
+    whole, outcomes = 0.0, {"before": 0, "reading": 0, "released": 0}
+    for number in range(WHOLE_RUNS + KILLS):
         place = folder / str(number)
         place.mkdir()
         started = time.monotonic()
@@ -62,11 +69,15 @@ def _main(folder: Path) -> None:
         if child == 0:
             _job(place)
             os._exit(0)
-        if number == 0:  # the first runs to its end and shows how long one takes
+        if number < WHOLE_RUNS:  # the last of these shows how long one takes when everything is warm
             assert os.waitpid(child, 0)[1] == 0
-            longest = time.monotonic() - started
+            whole = time.monotonic() - started
         else:
-            time.sleep(coins.random() * longest * 1.1)
+            if number % 2:  # a moment of the clock
+                time.sleep(coins.random() * whole * 1.1)
+            else:  # a moment among the reads, however fast this machine is
+                _wait_for_reads(place / "used", coins.randint(1, SUMS - 1), until=started + 10 * whole)
+                time.sleep(coins.random() * whole / (2 * SUMS))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         used = len((place / "used").read_bytes()) if (place / "used").exists() else 0
@@ -86,7 +97,7 @@ def test_kill_at_random_moments(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(HERE), str(tmp_path)], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     outcomes = json.loads(done.stdout)
-    assert sum(outcomes.values()) == KILLS + 1
+    assert sum(outcomes.values()) == WHOLE_RUNS + KILLS
     assert outcomes["reading"] >= 10, f"the kills missed the interesting part: {outcomes}"
 
 
