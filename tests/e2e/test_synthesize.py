@@ -11,8 +11,10 @@ import veilset as vs
 from veilset.core.errors import BudgetError, InputError
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
+from veilset.methods.base import Method
 from veilset.pipeline.synthesize import Job, draw_plan, run
 from veilset.privacy.ledger import check_chain
+from veilset.privacy.mechanisms import Session
 from veilset.release.verify import verify_release
 
 
@@ -114,6 +116,17 @@ def test_what_has_no_guarantee_names_no_epsilon(records: ImageSet, tmp_path: Pat
     assert found.guarantee == "none"
     assert found.epsilon is None
     assert release.certificate.reasons
+
+
+def test_records_leave_the_vault_only_in_a_run_as_published(
+    records: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(self: Method, session: Session, public: object, context: object) -> None:
+        session.records_without_guarantee()
+
+    monkeypatch.setattr(METHODS.get("tiny"), "fit", fit)
+    with pytest.raises(BudgetError, match="as-published"):
+        run(vs.Vault(records), JOB, workspace=tmp_path / "run")
 
 
 def test_same_noise_gives_the_same_bytes(records: ImageSet, tmp_path: Path) -> None:

@@ -74,12 +74,21 @@ class Method(ABC):
     published_reason: ClassVar[str | None] = None
     """Why the published form has no guarantee; None when `--as-published` has nothing to offer."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, as_published: bool = False) -> None:
+        if as_published and self.published_reason is None:
+            raise InputError(f"{self.name} holds as published, so --as-published has nothing to add. Leave it out.")
         self.config = config
+        self.as_published = as_published
 
     @classmethod
-    def configure(cls, preset: str = "default", settings: Mapping[str, str] | None = None) -> "Method":
-        """Build the method from a preset and `key=value` settings; unknown keys and bad values raise."""
+    def configure(
+        cls, preset: str = "default", settings: Mapping[str, str] | None = None, *, as_published: bool = False
+    ) -> "Method":
+        """Build the method from a preset and `key=value` settings; unknown keys and bad values raise.
+
+        `as_published` runs the paper's own form, which has no guarantee: its plan may be empty, and its `fit` may read
+        the records themselves (`Session.records_without_guarantee`).
+        """
         if preset not in cls.presets:
             raise unknown_name("preset", preset, list(cls.presets))
         values = dict(cls.presets[preset])
@@ -89,7 +98,7 @@ class Method(ABC):
             if key not in names:
                 raise unknown_name(f"setting of {cls.name}", key, names)
             values[key] = _parse(key, text, types[key])
-        return cls(cls.config_type(**values))
+        return cls(cls.config_type(**values), as_published=as_published)
 
     @abstractmethod
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:

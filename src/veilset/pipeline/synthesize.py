@@ -62,11 +62,8 @@ def budget_of(job: Job, facts: PublicFacts) -> Budget:
 
 
 def method_of(job: Job) -> Method:
-    """The configured method. The published form of one that holds is that method."""
-    kind = METHODS.get(job.method)
-    if job.as_published and kind.published_reason is None:
-        raise InputError(f"{job.method} holds as published, so --as-published has nothing to add. Leave it out.")
-    return kind.configure(job.preset, job.settings)
+    """The configured method."""
+    return METHODS.get(job.method).configure(job.preset, job.settings, as_published=job.as_published)
 
 
 def draw_plan(job: Job, facts: PublicFacts) -> Plan:

@@ -14,6 +14,7 @@ import torch
 
 from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
+from veilset.core.records import Records
 from veilset.privacy.distributed import RunLedger, rank_and_size
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.gradients import ClippedSum, GradientSteps, PerImage
@@ -192,6 +193,16 @@ class Session:
         return GradientSteps(
             event, clip_norm, self._rows, self._units, self._purse, self._noise, features, self._progress
         )
+
+    def records_without_guarantee(self) -> Records:
+        """The private records themselves, for a method that runs `--as-published`.
+
+        Privacy: none. It is refused unless the ledger's header says that the run is as published, which makes the
+        guarantee of its release `none`.
+        """
+        if self._purse.ledger.header.get("as_published") is not True:
+            raise BudgetError("Private records are handed out in a run --as-published only. No data was read.")
+        return self._rows.records
 
     def finish(self) -> None:
         """Refuse to end with a plan that was not spent as written."""

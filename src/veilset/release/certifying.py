@@ -50,6 +50,8 @@ def certify(
     problems = ledger_problems(lines, events)
     if problems:
         raise VerificationError(" ".join(problems))
+    if lines[0]["body"].get("as_published") and not reasons:
+        raise VerificationError("The run was as published, so its certificate has to say why that has no guarantee.")
     reasons = [*reasons, *([SEEDED_REASON] if lines[0]["body"]["noise"] != SECURE_NOISE else [])]
     epsilon = pld = rdp = None
     if not reasons:

@@ -177,6 +177,8 @@ def _guarantee(certificate: Certificate) -> list[str]:
     if certificate.header.get("noise") != SECURE_NOISE:
         noise = certificate.header.get("noise")
         problems.append(f"Expected noise from {SECURE_NOISE} for a guarantee, the ledger says {noise!r}.")
+    if certificate.header.get("as_published"):
+        problems.append("The ledger says that the run was as published, which has no guarantee.")
     units = certificate.facts.units
     if certificate.delta is not None and not 0 < certificate.delta < 1 / units:
         problems.append(f"Expected 0 < delta < 1/{units}, found {certificate.delta:g}.")
