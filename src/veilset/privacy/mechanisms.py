@@ -16,6 +16,7 @@ from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Records
 from veilset.privacy.distributed import RunLedger, rank_and_size
+from veilset.privacy.ensemble import Ensemble, TrainShard
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.gradients import ClippedSum, GradientSteps, PerImage
 from veilset.privacy.noise import GridSum, NoiseSource
@@ -23,7 +24,7 @@ from veilset.privacy.purse import Purse
 from veilset.privacy.sampling import Units, poisson_sample, shard_of_each
 from veilset.privacy.vault import PublicFacts, UnitRows, Vault, contents_of
 
-__all__ = ["ClippedSum", "GradientSteps", "PerImage", "Session"]
+__all__ = ["ClippedSum", "Ensemble", "GradientSteps", "PerImage", "Session"]
 
 # A hair below 1, so that a clipped row stays below the clip norm in spite of rounding.
 _JUST_BELOW_ONE = 1 - 2.0**-40
@@ -193,6 +194,16 @@ class Session:
         return GradientSteps(
             event, clip_norm, self._rows, self._units, self._purse, self._noise, features, self._progress
         )
+
+    def ensemble(self, train: TrainShard, features: PerImage, *, teachers: int) -> Ensemble:
+        """Models of `teachers` disjoint shards, trained inside on the rows of `features` when first asked.
+
+        Privacy: as `Ensemble` says; nothing is read or spent here, every answer pays for itself.
+        """
+        if self._branch[0] is not None:
+            raise InputError("A shard cannot be divided again.")
+        _probe(features, self.facts)
+        return Ensemble(train, features, teachers, self._rows, self._purse, self._noise, self._progress)
 
     def records_without_guarantee(self) -> Records:
         """The private records themselves, for a method that runs `--as-published`.
