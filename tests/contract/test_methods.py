@@ -23,6 +23,17 @@ from veilset.release.verify import verify_release
 
 # The same code with the smallest numbers that still do everything.
 TINY: dict[str, dict[str, str]] = {
+    "dfd": {
+        "warmup_steps": "2",
+        "steps": "2",
+        "settle_steps": "2",
+        "random_features": "64",
+        "pictures": "40",
+        "batch": "16",
+        "student_batch": "16",
+        "bank": "32",
+        "teacher_steps": "20",
+    },
     "merf": {"steps": "3", "random_features": "64", "code_size": "16", "pictures": "100", "batch": "16"},
 }
 METHOD_NAMES = sorted(METHODS)

@@ -3,4 +3,10 @@
 from veilset.core.registry import Registry
 from veilset.methods.base import Method
 
-METHODS: Registry[type[Method]] = Registry("method", {"merf": "veilset.methods.baselines.merf:Merf"})
+METHODS: Registry[type[Method]] = Registry(
+    "method",
+    {
+        "dfd": "veilset.methods.dfd:Dfd",
+        "merf": "veilset.methods.baselines.merf:Merf",
+    },
+)

@@ -1,0 +1,310 @@
+"""DPDFD: data-free distillation. A generator, a teacher that is never shown, and a student, without public images.
+
+Liu, Wang, Li, Zeng, Ge, "Model Conversion via Differentially Private Data-Free Distillation" (IJCAI 2023). The paper's
+noise does not give the epsilon that it claims (docs/dfd.md). Two forms do, with the same loop:
+
+A. one teacher, trained by DP-SGD: the loop is post-processing and has no noise of its own;
+B. n teachers on disjoint shards, trained without noise, whose gradients leave the session in noisy sums only.
+
+What we changed: the generator also matches one noisy sum of class statistics, for a classifier's gradient alone does
+not hold the look of a class; the student keeps a bank of images that were answered already. The preset `paper` has
+neither.
+
+Privacy: unit as in the vault; relation add/remove-one; sensitivity 1 (statistics), `clip_norm` (A's teacher), 2 (B's
+gradients, normalised jointly to 1); events one Gaussian for the statistics, A's DP-SGD, one Gaussian for each round of
+B; assumes an embedding fixed by drawn pictures.
+"""
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import nn
+
+from veilset.core.errors import BudgetError, InputError
+from veilset.core.files import write_whole
+from veilset.core.randomness import numpy_generator, torch_generator
+from veilset.core.records import Records
+from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
+from veilset.models.embeddings import ImageEmbedding
+from veilset.privacy.accounting import calibrate
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event, Plan
+from veilset.privacy.mechanisms import Session
+from veilset.privacy.vault import PublicFacts
+from veilset.training.class_statistics import (
+    ClassStatistics,
+    code_rows,
+    public_embedding,
+    read_statistics,
+    require_square,
+)
+from veilset.training.data_free import DataFreeConfig, DataFreeTraining
+from veilset.training.shard_teachers import POOL, CodeClassifier, GradientRounds, shard_trainer
+from veilset.training.teachers import Recipe, TeacherConfig, plan_teacher, rebuild_teacher, train_teacher
+
+Variant = Literal["A", "B"]
+Vote = Literal["gradient", "signs"]
+
+_STATISTICS = "class statistics"
+_TEACHER = "teacher"
+_GRADIENTS = "gradients of the teachers"
+_GUIDE = "dfd-teacher.pt"
+_BEGUN = "dfd-teacher-begun"
+_CHECKPOINT = "dfd-training.pt"
+_CHECKPOINT_EVERY = 100
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class DfdConfig(Config, DataFreeConfig):
+    """Public settings of dfd; those of the loop are in `DataFreeConfig`.
+
+    Args:
+        variant: "A", one DP-SGD teacher, or "B", many teachers whose gradients are summed with noise.
+        statistics_share: share of the privacy spent on class statistics; 0 leaves them out.
+        random_features: of the statistics, a multiple of 4.
+        pictures: drawn pictures that fix the features.
+        teacher_steps: of A's DP-SGD; 0 lets the rule of training/teachers decide.
+        teachers: of B; 0 is one for every 240 units, at most 250.
+        rounds: of B: the queries of later rounds are chosen by what the earlier ones taught.
+        signal: of B: as many queries are asked as leave a unanimous row this many times the noise on one number.
+        vote: of B: "gradient", scaled jointly to length 1, or "signs" of its largest entries (DataLens).
+    """
+
+    variant: Variant = "A"
+    statistics_share: float = 0.2
+    random_features: int = 2048
+    pictures: int = 3000
+    teacher_steps: int = 0
+    teachers: int = 0
+    rounds: int = 4
+    signal: float = 3.0
+    vote: Vote = "gradient"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value, known in (("variant", self.variant, Variant), ("vote", self.vote, Vote)):
+            if value not in get_args(known):
+                raise InputError(f"Expected {name} to be one of {', '.join(get_args(known))}, got {value!r}.")
+        if not 0 <= self.statistics_share < 1:
+            raise InputError(f"Expected statistics_share in [0, 1), got {self.statistics_share}.")
+        if self.statistics_share == 0 and (self.warmup_steps or self.statistics_weight):
+            raise InputError("Without statistics there is nothing to match: set warmup_steps=0, statistics_weight=0.")
+        if self.random_features < 4 or self.random_features % 4 or self.pictures < 10:
+            raise InputError("Expected random_features to be a multiple of 4, and at least 10 pictures.")
+        if min(self.teacher_steps, self.teachers) < 0 or self.teachers == 1:
+            raise InputError(f"Expected teachers 0 (the rule) or at least 2, got {self.teachers}.")
+        if self.rounds < 1 or not self.signal > 0:
+            raise InputError(f"Expected rounds >= 1 and signal > 0, got {self.rounds} and {self.signal}.")
+
+
+class Dfd(Method):
+    """Data-free distillation, in the forms that hold."""
+
+    name = "dfd"
+    title = "Data-free distillation (DPDFD)"
+    paper = "Liu, Wang, Li, Zeng, Ge, IJCAI 2023, https://arxiv.org/abs/2304.12528"
+    guarantee = "dp"
+    releases = ("images", "labels", "soft_labels", "generator", "student")
+    config_type = DfdConfig
+    config: DfdConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {},
+        "fast": {
+            "warmup_steps": 60, "steps": 40, "settle_steps": 200, "bank": 2000, "random_features": 512, "pictures": 600,
+        },
+        "paper": {
+            "statistics_share": 0.0, "warmup_steps": 0, "statistics_weight": 0.0, "teacher_weight": 0.0,
+            "disagreement_weight": 0.0, "one_hot_weight": 1.0, "balance_weight": 1.0, "activation_weight": 1.0,
+            "steps": 1000, "bounding": "normalise",
+        },
+    }  # fmt: skip
+
+    def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
+        """Statistics, then A's DP-SGD or B's rounds; one factor on all noise is calibrated to the budget."""
+        require_square(facts)
+        share = self.config.statistics_share
+        alone = _alone(budget)
+        if self.config.variant == "B":
+            rounds = self._rounds(facts, alone)
+            each = alone * math.sqrt(rounds.rounds / (1 - share))
+            events = [Event(label=_GRADIENTS, noise_multiplier=each)] * rounds.rounds
+            if share:
+                events.insert(0, Event(label=_STATISTICS, noise_multiplier=alone / math.sqrt(share)))
+            return Plan(budget=budget, events=tuple(events), facts=_plan_facts(rounds))
+        _, whole = plan_teacher(self._teacher_config(), facts, False, budget)
+
+        def events_at(factor: float) -> list[Event]:
+            noise = factor * whole.noise_multiplier / math.sqrt(1 - share)
+            teacher = plan_teacher(self._teacher_config(noise), facts, False, budget)[1]
+            if not share:
+                return [teacher]
+            return [Event(label=_STATISTICS, noise_multiplier=factor * alone / math.sqrt(share)), teacher]
+
+        return Plan(
+            budget=budget,
+            events=tuple(events_at(calibrate(budget, events_at))),
+            facts={"steps of the loop, which cost nothing": self.config.steps},
+        )
+
+    def fit(self, session: Session, public: Records | None, context: Context) -> None:  # noqa: ARG002
+        """Read the statistics and make a teacher; then the paper's loop, which sees nothing else."""
+        facts = session.facts
+        # The features come from drawn pictures and the seed; public images would only be a second opinion on them.
+        embedding = public_embedding(
+            facts, random_features=self.config.random_features, pictures=self.config.pictures, seed=context.seed
+        ).to(context.device)
+        statistics: ClassStatistics | None = None
+        if self.config.statistics_share:
+            statistics = read_statistics(session, embedding, label=_STATISTICS, device=context.device)
+        place = None if context.workspace is None else context.workspace / _CHECKPOINT
+        training = DataFreeTraining(self.config, facts, embedding, statistics, context.seed, context.device)
+        if place is not None and place.exists():
+            training.load(place)
+        total = training.total_steps
+        with context.progress.task("distilling", total) as task:
+            task.advance(training.step)
+            while training.step < total:
+                if training.guide is None and training.step >= self.config.warmup_steps:
+                    training.guide = self._guide(session, training, embedding, context)
+                training.advance()
+                task.advance()
+                if place is not None and training.step % _CHECKPOINT_EVERY == 0:
+                    training.save(place)
+        training.finish()
+        self._training = training
+
+    def sample(self, count: int, seed: int = 0) -> Samples:
+        """Draw images; the teacher's soft labels are those of the 8-bit images."""
+        if not hasattr(self, "_training"):
+            raise self.not_fitted()
+        training = self._training
+        assert training.guide is not None
+        drawn = numpy_generator(seed, "dfd classes").choice(len(training.shares), size=count, p=training.shares)
+        coins = torch_generator(seed, "dfd samples")
+        images, soft = [], []
+        with torch.no_grad():
+            for start in range(0, count, _AT_ONCE):
+                pixels = training.draw(torch.from_numpy(drawn[start : start + _AT_ONCE]), coins)
+                images.append(pixels.permute(0, 2, 3, 1).cpu())
+                soft.append(training.guide(pixels.float() / 255).softmax(dim=1).cpu())
+        soft_labels = torch.cat(soft).numpy()
+        return Samples(
+            images=torch.cat(images).numpy(),
+            labels=soft_labels.argmax(axis=1).astype(np.int64),
+            soft_labels=soft_labels,
+        )
+
+    def models(self) -> dict[str, ReleasedModel]:
+        """The generator and the student, with what rebuilds them."""
+        if not hasattr(self, "_training"):
+            raise self.not_fitted()
+        generator, student = self._training.generator, self._training.student
+        names = ("size", "channels", "classes", "latent_size", "width")
+        made = {"kind": "veilset.models.generators:ConditionalGenerator"}
+        made |= {name: getattr(generator, name) for name in names}
+        learned = {
+            "kind": "veilset.models:build_network",
+            "name": self.config.student,
+            "shape": [generator.size, generator.size, generator.channels],
+            "classes": generator.classes,
+        }
+        return {
+            "generator": ReleasedModel(weights=generator.state_dict(), description=made),
+            "student": ReleasedModel(weights=student.state_dict(), description=learned),
+        }
+
+    def _guide(
+        self, session: Session, training: DataFreeTraining, embedding: ImageEmbedding, context: Context
+    ) -> nn.Module:
+        """The classifier whose word the student takes: A's teacher, or what B's noisy gradients say of one."""
+        if self.config.variant == "B":
+            return self._answers(session, training, embedding, context)
+        event = session.planned(_TEACHER)
+        recipe, planned = plan_teacher(
+            self._teacher_config(event.noise_multiplier), session.facts, False, session.plan.budget
+        )
+        assert planned == event
+        return _teacher(session, recipe, event, context)
+
+    def _answers(
+        self, session: Session, training: DataFreeTraining, embedding: ImageEmbedding, context: Context
+    ) -> nn.Module:
+        """B: train a head on each shard, ask for noisy gradients, and fit one head to what they say."""
+        rounds = self._rounds(session.facts, _alone(session.plan.budget))
+        ensemble = session.ensemble(
+            shard_trainer(session.facts.classes), code_rows(embedding, context.device), teachers=rounds.teachers
+        )
+        head = rounds.ask(
+            ensemble,
+            training.queries(POOL),
+            names=session.facts.class_names,
+            label=_GRADIENTS,
+            noise_multiplier=session.planned(_GRADIENTS).noise_multiplier,
+            seed=context.seed,
+        )
+        return CodeClassifier(embedding, head).to(context.device)
+
+    def _rounds(self, facts: PublicFacts, alone: float) -> GradientRounds:
+        return GradientRounds.fitting(
+            facts,
+            alone=alone / math.sqrt(1 - self.config.statistics_share),
+            teachers=self.config.teachers,
+            rounds=self.config.rounds,
+            signal=self.config.signal,
+            signs=self.config.vote == "signs",
+        )
+
+    def _teacher_config(self, noise_multiplier: float | None = None) -> TeacherConfig:
+        return TeacherConfig(label=_TEACHER, steps=self.config.teacher_steps or None, noise_multiplier=noise_multiplier)
+
+
+def _alone(budget: Budget) -> float:
+    """The noise multiplier of a single release that spends the whole budget."""
+    return calibrate(budget, lambda noise: [Event(label=_STATISTICS, noise_multiplier=noise)])
+
+
+def _teacher(session: Session, recipe: Recipe, event: Event, context: Context) -> nn.Module:
+    """A's teacher: trained, or taken up from the workspace of an interrupted run that had finished it.
+
+    Privacy: as `train_teacher`. The stored teacher is a paid release.
+    """
+    if context.workspace is None:
+        return train_teacher(session, recipe, event, None, context).network
+    place, begun = context.workspace / _GUIDE, context.workspace / _BEGUN
+    if place.exists():
+        # The event is the ledger's already; naming it again marks this run's plan as spent and reads nothing.
+        session.gradient_steps(
+            label=event.label,
+            clip_norm=recipe.clip_norm,
+            noise_multiplier=event.noise_multiplier,
+            sampling_rate=event.sampling_rate,
+            steps=event.count,
+        )
+        stored = torch.load(place, map_location=context.device, weights_only=True)
+        return rebuild_teacher(stored["description"], stored["weights"]).network.to(context.device)
+    if begun.exists():
+        raise BudgetError(
+            "The run was stopped while it trained its teacher, and that share is spent. Start a new run; it needs a "
+            "new share of the budget."
+        )
+    write_whole(begun, b"")
+    teacher = train_teacher(session, recipe, event, None, context)
+    content = io.BytesIO()
+    torch.save({"description": dict(teacher.description), "weights": teacher.weights()}, content)
+    write_whole(place, content.getvalue())
+    return teacher.network
+
+
+def _plan_facts(rounds: GradientRounds) -> dict[str, float | int | str]:
+    """How little a budget buys of B."""
+    return {
+        "teachers": rounds.teachers,
+        "iterations that this budget buys": rounds.rounds,
+        "synthetic images of an iteration": rounds.batch,
+    }

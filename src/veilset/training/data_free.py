@@ -1,0 +1,319 @@
+"""The loop of data-free distillation (DPDFD, Algorithm 1): generator, guide, student. All of it is post-processing.
+
+Three stages, counted by one step number, so that a run can be taken up where it stopped:
+
+1. the generator alone is drawn to the class statistics, where there are any;
+2. generator and student in turn, as in the paper: the guide (a teacher) says what it sees on generated images, the
+   student follows, and the generator is trained against the student;
+3. the student alone, on a bank of images of the finished generator.
+"""
+
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from veilset.core.errors import InputError, VeilsetError
+from veilset.core.files import write_whole
+from veilset.core.randomness import derive_seed, torch_generator
+from veilset.models import build_network
+from veilset.models.embeddings import ImageEmbedding
+from veilset.models.generators import ConditionalGenerator
+from veilset.privacy.vault import PublicFacts
+from veilset.training.augment import MILD, augment
+from veilset.training.class_statistics import ClassStatistics, MeanMatching
+from veilset.training.distillation import (
+    Bounding,
+    WithFeatures,
+    activation_loss,
+    balance_loss,
+    bounded_rows,
+    disagreement,
+    one_hot_loss,
+    output_gradient,
+    student_loss,
+)
+from veilset.training.recipe import TrainingConfig, WeightAverage, make_optimizer
+from veilset.training.shard_teachers import Queries
+
+_FEWEST_IMAGES_OF_A_CLASS = 8
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFreeConfig:
+    """Public settings of the loop.
+
+    Args:
+        warmup_steps: generator steps on the statistics alone.
+        steps: steps in which generator and student take turns.
+        student_steps: student steps for each generator step.
+        settle_steps: student steps on the finished generator's images.
+        batch: generated images of a step.
+        student_batch: images of a student step.
+        bank: answered images that the student is kept in mind of.
+        learning_rate: of the generator, falling to 0 as half a cosine.
+        student_learning_rate: of the student, falling to 0 while it settles.
+        latent_size: length of the generator's latent vector.
+        width: of the generator.
+        student: network of the student.
+        memory: how much of the mean of earlier steps' images a generator step keeps.
+        bounding: of the gradient of the student's outputs, row by row: "clip" or "normalise".
+        output_bound: its length.
+        temperature: of distillation.
+        other_weight: of the classes that the teacher did not pick, in decoupled distillation.
+        statistics_weight: of the class means, in the generator's loss.
+        teacher_weight: of the teacher's cross-entropy to the class that was asked for.
+        disagreement_weight: of images on which student and teacher disagree.
+        one_hot_weight: of the paper's first term.
+        balance_weight: of its second, the information entropy.
+        activation_weight: of its third.
+    """
+
+    warmup_steps: int = 600
+    steps: int = 400
+    student_steps: int = 2
+    settle_steps: int = 2500
+    batch: int = 200
+    student_batch: int = 128
+    bank: int = 20_000
+    learning_rate: float = 0.002
+    student_learning_rate: float = 0.003
+    latent_size: int = 64
+    width: int = 64
+    student: str = "convnet"
+    memory: float = 0.9
+    bounding: Bounding = "clip"
+    output_bound: float = 1.0
+    temperature: float = 1.0
+    other_weight: float = 1.0
+    statistics_weight: float = 1.0
+    teacher_weight: float = 0.003
+    disagreement_weight: float = 0.001
+    one_hot_weight: float = 0.0
+    balance_weight: float = 0.0
+    activation_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.bounding not in get_args(Bounding):
+            raise InputError(f"Expected bounding clip or normalise, got {self.bounding!r}.")
+        for name in ("steps", "student_steps", "settle_steps", "student_batch", "latent_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"Expected {name} of at least 1, got {getattr(self, name)}.")
+        if self.batch < _FEWEST_IMAGES_OF_A_CLASS or self.bank < self.batch or self.warmup_steps < 0:
+            raise InputError(
+                f"Expected batch >= {_FEWEST_IMAGES_OF_A_CLASS}, bank >= batch and warmup_steps >= 0, "
+                f"got {self.batch}, {self.bank} and {self.warmup_steps}."
+            )
+        for name in ("learning_rate", "student_learning_rate", "output_bound", "temperature"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"Expected {name} > 0, got {getattr(self, name)}.")
+        if not 0 <= self.memory < 1:
+            raise InputError(f"Expected memory in [0, 1), got {self.memory}.")
+        for name in ("statistics", "teacher", "disagreement", "one_hot", "balance", "activation", "other"):
+            if getattr(self, f"{name}_weight") < 0:
+                raise InputError(f"Expected {name}_weight >= 0, got {getattr(self, f'{name}_weight')}.")
+
+
+class DataFreeTraining:
+    """The state of the loop between steps. `guide` must be set before the second stage."""
+
+    def __init__(
+        self,
+        config: DataFreeConfig,
+        facts: PublicFacts,
+        embedding: ImageEmbedding,
+        statistics: ClassStatistics | None,
+        seed: int,
+        device: str,
+    ) -> None:
+        self.config, self.facts, self.embedding, self.seed, self.device = config, facts, embedding, seed, device
+        self.guide: nn.Module | None = None
+        size, _, channels = facts.shape
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(seed, "data-free generator"))
+            self.generator = ConditionalGenerator(size, channels, facts.classes, config.latent_size, config.width)
+        self.generator.to(device)
+        self.student = build_network(config.student, shape=facts.shape, classes=facts.classes, seed=seed).to(device)
+        self._watched = WithFeatures(self.student)
+        self._generator_optimizer = torch.optim.Adam(
+            self.generator.parameters(), lr=config.learning_rate, betas=(0.5, 0.99)
+        )
+        self._student_optimizer = make_optimizer(self.student, TrainingConfig())
+        self._generator_average = WeightAverage(self.generator, decay=0.98)
+        self._student_average = WeightAverage(self.student, decay=0.99)
+        self.matching = None if statistics is None else MeanMatching(statistics.means.to(device), config.memory)
+        even = np.full(facts.classes, 1 / facts.classes)
+        self.shares = even if statistics is None else _as_shares(statistics.shares)
+        self._bank_images = torch.zeros(config.bank, channels, size, size, dtype=torch.uint8)
+        self._bank_answers = torch.zeros(config.bank, facts.classes)
+        self._banked = 0
+        self.step = 0
+        self.student_step = 0
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all three stages."""
+        return self.config.warmup_steps + self.config.steps + self.config.settle_steps
+
+    def advance(self) -> None:
+        """The next step of whichever stage it is in."""
+        config, coins = self.config, torch_generator(self.seed, f"data-free step {self.step}")
+        made = config.warmup_steps + config.steps
+        if self.step < made:
+            self._generator_step(coins, alone=self.step < config.warmup_steps)
+        if self.step == made:
+            self._restock()
+        if self.step >= config.warmup_steps:
+            for _ in range(config.student_steps if self.step < made else 1):
+                self._student_step(coins)
+        self.step += 1
+
+    def draw(self, classes: Tensor, coins: torch.Generator) -> Tensor:
+        """8-bit images (b, C, H, W) of these classes."""
+        latents = torch.randn(len(classes), self.config.latent_size, generator=coins)
+        with torch.no_grad():
+            pixels: Tensor = self.generator(latents.to(self.device), classes.to(self.device))
+        return (pixels * 255).round().to(torch.uint8)
+
+    @torch.no_grad()
+    def queries(self, count: int) -> Queries:
+        """Codes of `count` images of the generator as it is, to ask shard teachers about."""
+        coins = torch_generator(self.seed, "data-free queries")
+        classes = torch.arange(count) % self.facts.classes
+        parts = [
+            self.embedding.code(self.draw(part, coins).float() / 255).cpu() for part in torch.split(classes, _AT_ONCE)
+        ]
+        return Queries(codes=torch.cat(parts), asked_for=classes)
+
+    def finish(self) -> None:
+        """Take the student's averaged weights, and let nothing move any more."""
+        self.student.load_state_dict(self._student_average.state)
+        for network in (self.student, self.generator):
+            network.eval().requires_grad_(False)
+
+    def _generator_step(self, coins: torch.Generator, *, alone: bool) -> None:
+        """Lines 2, 3, 13 and 14 of Algorithm 1."""
+        config = self.config
+        together = min(self.facts.classes, config.batch // _FEWEST_IMAGES_OF_A_CLASS)
+        classes = torch.randperm(self.facts.classes, generator=coins)[:together].to(self.device)
+        labels = classes.repeat_interleave(config.batch // together)
+        latents = torch.randn(len(labels), config.latent_size, generator=coins).to(self.device)
+        images = self.generator(latents, labels)
+        loss = images.new_zeros(())
+        if self.matching is not None and config.statistics_weight:
+            loss = loss + config.statistics_weight * self.matching.loss(self.embedding(images)[1], classes)
+        if not alone:
+            loss = loss + self._guided_loss(images, labels)
+        share = self.step / (config.warmup_steps + config.steps)
+        for group in self._generator_optimizer.param_groups:
+            group["lr"] = (
+                config.learning_rate * min(1.0, (self.step + 1) / 20) * (0.5 + 0.5 * math.cos(math.pi * share))
+            )
+        parameters = list(self.generator.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.grad = gradient
+        self._generator_optimizer.step()
+        self._generator_average.update(self.generator, self.step)
+
+    def _guided_loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """What teacher and student say of the images, each term by its weight; the answers go to the bank."""
+        config = self.config
+        assert self.guide is not None
+        self.student.eval()
+        seen_through = bool(config.teacher_weight or config.disagreement_weight)
+        with torch.set_grad_enabled(seen_through):
+            answers = self.guide(images)
+        self._remember((images.detach() * 255).round().to(torch.uint8), answers.detach())
+        loss: Tensor = config.teacher_weight * functional.cross_entropy(answers, labels)
+        weights = (config.disagreement_weight, config.one_hot_weight, config.balance_weight, config.activation_weight)
+        if any(weights):
+            outputs, features = self._watched(images)
+            terms = (
+                -disagreement(outputs, answers),
+                one_hot_loss(outputs),
+                balance_loss(outputs),
+                activation_loss(features),
+            )
+            loss = loss + sum(weight * term for weight, term in zip(weights, terms, strict=True) if weight)
+        return loss
+
+    def _student_step(self, coins: torch.Generator) -> None:
+        """Lines 5 to 12 of Algorithm 1, on images of the bank; there is no line 9, for nothing here is private."""
+        config = self.config
+        chosen = torch.randint(min(self._banked, config.bank), (config.student_batch,), generator=coins)
+        images = augment(self._bank_images[chosen].float() / 255, MILD, coins).to(self.device)
+        self.student.train()
+        outputs = self.student(images.contiguous(memory_format=torch.channels_last))
+        gradient = output_gradient(
+            outputs,
+            self._bank_answers[chosen].to(self.device),
+            other_weight=config.other_weight,
+            temperature=config.temperature,
+        )
+        loss = student_loss(outputs, bounded_rows(gradient, config.output_bound, config.bounding))
+        settled = max(0, self.step - config.warmup_steps - config.steps) / config.settle_steps
+        for group in self._student_optimizer.param_groups:
+            group["lr"] = config.student_learning_rate * min(1.0, (self.student_step + 1) / 50) * (1 - settled)
+        self._student_optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._student_optimizer.step()
+        self._student_average.update(self.student, self.student_step)
+        self.student_step += 1
+
+    def _remember(self, images: Tensor, answers: Tensor) -> None:
+        """Put answered images in the place of the oldest."""
+        places = torch.arange(self._banked, self._banked + len(images)) % self.config.bank
+        self._bank_images[places] = images.cpu()
+        self._bank_answers[places] = answers.float().cpu()
+        self._banked += len(images)
+
+    @torch.no_grad()
+    def _restock(self) -> None:
+        """Fill the bank with images of the finished generator, whose averaged weights are what is released."""
+        if self.guide is None:
+            raise VeilsetError("The loop has no teacher to ask. Set its guide first.")
+        self.generator.load_state_dict(self._generator_average.state)
+        coins = torch_generator(self.seed, "data-free bank")
+        shares = torch.from_numpy(self.shares)
+        for start in range(0, self.config.bank, _AT_ONCE):
+            count = min(_AT_ONCE, self.config.bank - start)
+            images = self.draw(torch.multinomial(shares, count, replacement=True, generator=coins), coins)
+            self._remember(images, self.guide(images.float() / 255))
+
+    def save(self, path: Path) -> None:
+        """Write the state, whole or not at all. It holds nothing but post-processed releases."""
+        content = io.BytesIO()
+        torch.save(self._state(), content)
+        write_whole(path, content.getvalue())
+
+    def load(self, path: Path) -> None:
+        """Take up a saved state."""
+        state = torch.load(path, map_location=self.device, weights_only=True)
+        for name in ("generator", "student", "_generator_optimizer", "_student_optimizer"):
+            getattr(self, name).load_state_dict(state[name])
+        self._generator_average.state, self._student_average.state = state["averages"]
+        self._bank_images, self._bank_answers = (part.cpu() for part in state["bank"])
+        self._banked, self.step, self.student_step = state["counts"]
+        if self.matching is not None:
+            self.matching.remembered, self.matching.steps = state["matching"]
+
+    def _state(self) -> dict[str, Any]:
+        names = ("generator", "student", "_generator_optimizer", "_student_optimizer")
+        state: dict[str, Any] = {name: getattr(self, name).state_dict() for name in names}
+        state["averages"] = (self._generator_average.state, self._student_average.state)
+        state["bank"] = (self._bank_images, self._bank_answers)
+        state["counts"] = (self._banked, self.step, self.student_step)
+        state["matching"] = None if self.matching is None else (self.matching.remembered, self.matching.steps)
+        return state
+
+
+def _as_shares(shares: Tensor) -> np.ndarray:
+    exact = shares.double().cpu().numpy()
+    return np.asarray(exact / exact.sum())
