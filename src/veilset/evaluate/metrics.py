@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from veilset.core.errors import InputError
 from veilset.core.records import Labels
 
-_Z95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
+Z95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
 
 Predictions = NDArray[np.int64]  # (N,)
 
@@ -48,7 +48,7 @@ class Metric(Protocol):
         """Score the predictions."""
 
 
-def wilson_interval(hits: float, n: int, z: float = _Z95) -> tuple[float, float]:
+def wilson_interval(hits: float, n: int, z: float = Z95) -> tuple[float, float]:
     """Wilson's interval for a share of `hits` among `n`; (0, 1) when there is nothing to go by."""
     if n == 0:
         return 0.0, 1.0

@@ -7,17 +7,19 @@ Nothing is chosen by the test set: the recipe is fixed, the model is that of the
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import softmax
 
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Images, Labels, Records
-from veilset.evaluate.metrics import Accuracy, BalancedAccuracy, ClassRecall, Measurement, Predictions
+from veilset.evaluate.confidence import Auc, CalibrationError, Probabilities
+from veilset.evaluate.metrics import Accuracy, BalancedAccuracy, ClassRecall, Measurement
 from veilset.models import build_network
 from veilset.training.plain import SoftLabels, predict, train_classifier
 from veilset.training.recipe import TrainingConfig
@@ -25,15 +27,25 @@ from veilset.training.recipe import TrainingConfig
 _READ_AT_ONCE = 2048
 
 
+# Over the predicted classes, and over the probabilities behind them.
+_OF_CLASSES = (Accuracy(), BalancedAccuracy())
+_OF_PROBABILITIES = (Auc(), CalibrationError())
+METRICS = (*_OF_CLASSES, *_OF_PROBABILITIES)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudentScore:
-    """What one student reached on the test set."""
+    """What one student reached on the test set: every metric of `METRICS` by name, and the recall of each class."""
 
     seed: int
-    accuracy: Measurement
-    balanced_accuracy: Measurement
+    values: Mapping[str, Measurement]
     per_class: tuple[Measurement, ...]
     seconds: float
+
+    @property
+    def accuracy(self) -> Measurement:
+        """The share of correct answers."""
+        return self.values[Accuracy.name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,34 +64,25 @@ class UtilityResult:
         """The mean accuracy over the students."""
         return statistics.fmean(score.accuracy.value for score in self.scores)
 
-    @property
-    def accuracy_std(self) -> float:
-        """The standard deviation over the students; 0 for a single one, which has no spread to show."""
-        values = [score.accuracy.value for score in self.scores]
-        return statistics.stdev(values) if len(values) > 1 else 0.0
-
-    @property
-    def balanced_accuracy(self) -> float:
-        """The mean balanced accuracy over the students."""
-        return statistics.fmean(score.balanced_accuracy.value for score in self.scores)
-
     def to_json(self) -> dict[str, Any]:
-        """The result under the keys of the command line; a class that the test set lacks has recall null."""
-        return {
-            "student": self.student,
-            "accuracy": self.accuracy,
-            "accuracy_std": self.accuracy_std,
-            "accuracy_interval": _mean_interval([score.accuracy for score in self.scores]),
-            "balanced_accuracy": self.balanced_accuracy,
-            "balanced_accuracy_interval": _mean_interval([score.balanced_accuracy for score in self.scores]),
+        """The result under the keys of the command line.
+
+        Of every metric its mean over the students, its standard deviation over them (0 for a single one, which has no
+        spread to show) and its 95 % interval. A class that the test set lacks has recall null, and AUC is null where
+        the test set holds one class only.
+        """
+        result: dict[str, Any] = {"student": self.student}
+        for metric in METRICS:
+            measured = [score.values[metric.name] for score in self.scores]
+            values = [measurement.value for measurement in measured]
+            result[metric.name] = _number(statistics.fmean(values))
+            result[f"{metric.name}_std"] = _number(statistics.stdev(values)) if len(values) > 1 else 0.0
+            result[f"{metric.name}_interval"] = _mean_interval(measured)
+        return result | {
             "per_class": [self._class_json(label) for label in range(len(self.class_names))],
             "seeds": [
-                {
-                    "seed": score.seed,
-                    "accuracy": score.accuracy.value,
-                    "balanced_accuracy": score.balanced_accuracy.value,
-                    "seconds": round(score.seconds, 2),
-                }
+                {"seed": score.seed, "seconds": round(score.seconds, 2)}
+                | {name: _number(measurement.value) for name, measurement in score.values.items()}
                 for score in self.scores
             ],
             "train_images": self.train_images,
@@ -90,11 +93,10 @@ class UtilityResult:
 
     def _class_json(self, label: int) -> dict[str, Any]:
         recalls = [score.per_class[label] for score in self.scores]
-        value = statistics.fmean(recall.value for recall in recalls)
         return {
             "label": label,
             "name": self.class_names[label],
-            "recall": None if math.isnan(value) else value,
+            "recall": _number(statistics.fmean(recall.value for recall in recalls)),
             "interval": _mean_interval(recalls),
             "n": recalls[0].n,
         }
@@ -133,7 +135,7 @@ def evaluate_utility(
     """
     if seeds < 1:
         raise InputError(f"Expected at least 1 seed, got {seeds}.")
-    _require_same_kind(images, labels, soft_labels, classes, test)
+    require_same_kind(images, labels, soft_labels, classes, test)
     started = time.perf_counter()
     shape = (images.shape[1], images.shape[2], images.shape[3])
     scores = []
@@ -143,7 +145,7 @@ def evaluate_utility(
         train_classifier(
             network, images, labels, soft_labels, config=config, seed=seed, device=device, progress=progress
         )
-        scores.append(_score(classify(network, test), test.labels, classes, seed, time.perf_counter() - began))
+        scores.append(score(network, test, classes, seed=seed, began=began))
     return UtilityResult(
         student=student,
         scores=tuple(scores),
@@ -154,24 +156,34 @@ def evaluate_utility(
     )
 
 
-def classify(network: torch.nn.Module, records: Records) -> Predictions:
-    """The class that `network` gives each record; images are read in parts, so large sets need little memory."""
+def score(
+    network: torch.nn.Module, test: Records, classes: int, *, seed: int = 0, began: float | None = None
+) -> StudentScore:
+    """What a trained network reaches on `test`; its seconds count from `began`."""
+    began = time.perf_counter() if began is None else began
+    probabilities = classify(network, test)
+    if probabilities.shape[1] != classes:
+        raise InputError(f"Expected a network with {classes} outputs, got {probabilities.shape[1]}.")
+    predictions = probabilities.argmax(axis=1).astype(np.int64)
+    values = {metric.name: metric(test.labels, predictions) for metric in _OF_CLASSES}
+    values |= {metric.name: metric(test.labels, probabilities) for metric in _OF_PROBABILITIES}
+    per_class = tuple(ClassRecall(label)(test.labels, predictions) for label in range(classes))
+    return StudentScore(seed=seed, values=values, per_class=per_class, seconds=time.perf_counter() - began)
+
+
+def classify(network: torch.nn.Module, records: Records) -> Probabilities:
+    """The class probabilities of each record; images are read in parts, so large sets need little memory."""
     rows = np.arange(len(records.labels), dtype=np.int64)
-    parts = [
-        predict(network, records.read(rows[start : start + _READ_AT_ONCE])).argmax(axis=1)
+    logits = [
+        predict(network, records.read(rows[start : start + _READ_AT_ONCE]))
         for start in range(0, len(rows), _READ_AT_ONCE)
     ]
-    return np.concatenate(parts).astype(np.int64)
+    probabilities: Probabilities = softmax(np.concatenate(logits).astype(np.float64), axis=1)
+    return probabilities
 
 
-def _score(predictions: Predictions, labels: Labels, classes: int, seed: int, seconds: float) -> StudentScore:
-    return StudentScore(
-        seed=seed,
-        accuracy=Accuracy()(labels, predictions),
-        balanced_accuracy=BalancedAccuracy()(labels, predictions),
-        per_class=tuple(ClassRecall(label)(labels, predictions) for label in range(classes)),
-        seconds=seconds,
-    )
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _mean_interval(measurements: Sequence[Measurement]) -> list[float]:
@@ -179,7 +191,7 @@ def _mean_interval(measurements: Sequence[Measurement]) -> list[float]:
     return [statistics.fmean(measurement.interval[side] for measurement in measurements) for side in (0, 1)]
 
 
-def _require_same_kind(
+def require_same_kind(
     images: Images, labels: Labels, soft_labels: SoftLabels | None, classes: int, test: Records
 ) -> None:
     """Refuse a test set that the release's students cannot be scored on, before anything is trained."""
