@@ -57,7 +57,11 @@ class Code(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The code of each image; gradients flow to the images."""
-        centred = self.extractor(images) - self.get_buffer("centre")
+        return self.of_features(self.extractor(images))
+
+    def of_features(self, features: Tensor) -> Tensor:
+        """The code of an image with these features."""
+        centred = features - self.get_buffer("centre")
         return functional.normalize(centred @ self.get_buffer("projection"), dim=1)
 
     @torch.no_grad()
