@@ -22,19 +22,21 @@ from veilset.release.format import load_release
 from veilset.release.verify import verify_release
 
 # The same code with the smallest numbers that still do everything.
+DATA_FREE = {
+    "warmup_steps": "2",
+    "steps": "2",
+    "settle_steps": "2",
+    "random_features": "64",
+    "pictures": "40",
+    "batch": "16",
+    "student_batch": "16",
+    "bank": "32",
+}
 TINY: dict[str, dict[str, str]] = {
-    "dfd": {
-        "warmup_steps": "2",
-        "steps": "2",
-        "settle_steps": "2",
-        "random_features": "64",
-        "pictures": "40",
-        "batch": "16",
-        "student_batch": "16",
-        "bank": "32",
-        "teacher_steps": "20",
-    },
+    "dfd": {**DATA_FREE, "teacher_steps": "20"},
+    "imgsyn": {"iterations": "2", "batch": "20"},
     "merf": {"steps": "3", "random_features": "64", "code_size": "16", "pictures": "100", "batch": "16"},
+    "pate": {**DATA_FREE, "teachers": "20"},
 }
 METHOD_NAMES = sorted(METHODS)
 

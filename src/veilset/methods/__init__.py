@@ -7,6 +7,8 @@ METHODS: Registry[type[Method]] = Registry(
     "method",
     {
         "dfd": "veilset.methods.dfd:Dfd",
+        "imgsyn": "veilset.methods.imgsyn:Imgsyn",
         "merf": "veilset.methods.baselines.merf:Merf",
+        "pate": "veilset.methods.pate:Pate",
     },
 )

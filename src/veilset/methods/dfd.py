@@ -27,7 +27,6 @@ from torch import nn
 
 from veilset.core.errors import BudgetError, InputError
 from veilset.core.files import write_whole
-from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Records
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
 from veilset.models.embeddings import ImageEmbedding
@@ -44,7 +43,7 @@ from veilset.training.class_statistics import (
     require_square,
 )
 from veilset.training.data_free import DataFreeConfig, DataFreeTraining
-from veilset.training.shard_teachers import POOL, CodeClassifier, GradientRounds, shard_trainer
+from veilset.training.shard_teachers import CodeClassifier, GradientRounds, shard_trainer
 from veilset.training.teachers import Recipe, TeacherConfig, plan_teacher, rebuild_teacher, train_teacher
 
 Variant = Literal["A", "B"]
@@ -55,9 +54,8 @@ _TEACHER = "teacher"
 _GRADIENTS = "gradients of the teachers"
 _GUIDE = "dfd-teacher.pt"
 _BEGUN = "dfd-teacher-begun"
-_CHECKPOINT = "dfd-training.pt"
-_CHECKPOINT_EVERY = 100
-_AT_ONCE = 500
+# Images that B makes for each one that it asks about.
+_CHOICE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +64,6 @@ class DfdConfig(Config, DataFreeConfig):
 
     Args:
         variant: "A", one DP-SGD teacher, or "B", many teachers whose gradients are summed with noise.
-        statistics_share: share of the privacy spent on class statistics; 0 leaves them out.
-        random_features: of the statistics, a multiple of 4.
-        pictures: drawn pictures that fix the features.
         teacher_steps: of A's DP-SGD; 0 lets the rule of training/teachers decide.
         teachers: of B; 0 is one for every 240 units, at most 250.
         rounds: of B: the queries of later rounds are chosen by what the earlier ones taught.
@@ -77,9 +72,6 @@ class DfdConfig(Config, DataFreeConfig):
     """
 
     variant: Variant = "A"
-    statistics_share: float = 0.2
-    random_features: int = 2048
-    pictures: int = 3000
     teacher_steps: int = 0
     teachers: int = 0
     rounds: int = 4
@@ -91,12 +83,6 @@ class DfdConfig(Config, DataFreeConfig):
         for name, value, known in (("variant", self.variant, Variant), ("vote", self.vote, Vote)):
             if value not in get_args(known):
                 raise InputError(f"Expected {name} to be one of {', '.join(get_args(known))}, got {value!r}.")
-        if not 0 <= self.statistics_share < 1:
-            raise InputError(f"Expected statistics_share in [0, 1), got {self.statistics_share}.")
-        if self.statistics_share == 0 and (self.warmup_steps or self.statistics_weight):
-            raise InputError("Without statistics there is nothing to match: set warmup_steps=0, statistics_weight=0.")
-        if self.random_features < 4 or self.random_features % 4 or self.pictures < 10:
-            raise InputError("Expected random_features to be a multiple of 4, and at least 10 pictures.")
         if min(self.teacher_steps, self.teachers) < 0 or self.teachers == 1:
             raise InputError(f"Expected teachers 0 (the rule) or at least 2, got {self.teachers}.")
         if self.rounds < 1 or not self.signal > 0:
@@ -162,61 +148,24 @@ class Dfd(Method):
         statistics: ClassStatistics | None = None
         if self.config.statistics_share:
             statistics = read_statistics(session, embedding, label=_STATISTICS, device=context.device)
-        place = None if context.workspace is None else context.workspace / _CHECKPOINT
         training = DataFreeTraining(self.config, facts, embedding, statistics, context.seed, context.device)
-        if place is not None and place.exists():
-            training.load(place)
-        total = training.total_steps
-        with context.progress.task("distilling", total) as task:
-            task.advance(training.step)
-            while training.step < total:
-                if training.guide is None and training.step >= self.config.warmup_steps:
-                    training.guide = self._guide(session, training, embedding, context)
-                training.advance()
-                task.advance()
-                if place is not None and training.step % _CHECKPOINT_EVERY == 0:
-                    training.save(place)
-        training.finish()
+        training.run(lambda: self._guide(session, training, embedding, context), context.workspace, context.progress)
         self._training = training
 
     def sample(self, count: int, seed: int = 0) -> Samples:
         """Draw images; the teacher's soft labels are those of the 8-bit images."""
         if not hasattr(self, "_training"):
             raise self.not_fitted()
-        training = self._training
-        assert training.guide is not None
-        drawn = numpy_generator(seed, "dfd classes").choice(len(training.shares), size=count, p=training.shares)
-        coins = torch_generator(seed, "dfd samples")
-        images, soft = [], []
-        with torch.no_grad():
-            for start in range(0, count, _AT_ONCE):
-                pixels = training.draw(torch.from_numpy(drawn[start : start + _AT_ONCE]), coins)
-                images.append(pixels.permute(0, 2, 3, 1).cpu())
-                soft.append(training.guide(pixels.float() / 255).softmax(dim=1).cpu())
-        soft_labels = torch.cat(soft).numpy()
-        return Samples(
-            images=torch.cat(images).numpy(),
-            labels=soft_labels.argmax(axis=1).astype(np.int64),
-            soft_labels=soft_labels,
-        )
+        images, soft_labels = self._training.sample(count, seed)
+        return Samples(images=images, labels=soft_labels.argmax(axis=1).astype(np.int64), soft_labels=soft_labels)
 
     def models(self) -> dict[str, ReleasedModel]:
         """The generator and the student, with what rebuilds them."""
         if not hasattr(self, "_training"):
             raise self.not_fitted()
-        generator, student = self._training.generator, self._training.student
-        names = ("size", "channels", "classes", "latent_size", "width")
-        made = {"kind": "veilset.models.generators:ConditionalGenerator"}
-        made |= {name: getattr(generator, name) for name in names}
-        learned = {
-            "kind": "veilset.models:build_network",
-            "name": self.config.student,
-            "shape": [generator.size, generator.size, generator.channels],
-            "classes": generator.classes,
-        }
         return {
-            "generator": ReleasedModel(weights=generator.state_dict(), description=made),
-            "student": ReleasedModel(weights=student.state_dict(), description=learned),
+            name: ReleasedModel(weights=weights, description=description)
+            for name, (weights, description) in self._training.described().items()
         }
 
     def _guide(
@@ -242,7 +191,7 @@ class Dfd(Method):
         )
         head = rounds.ask(
             ensemble,
-            training.queries(POOL),
+            training.queries(_CHOICE * rounds.rounds * rounds.batch, context.workspace),
             names=session.facts.class_names,
             label=_GRADIENTS,
             noise_multiplier=session.planned(_GRADIENTS).noise_multiplier,

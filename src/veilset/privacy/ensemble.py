@@ -167,7 +167,8 @@ class Ensemble:
     def _train_all(self) -> list[Any]:
         """One model for each shard with a unit in it; under torchrun each process trains and asks its own share."""
         rank, size = rank_and_size()
-        key = f"{self._purse.ledger.header['run']}/ensemble".encode()[:64]
+        # Public and fixed before any record is read; the same seed gives the same shards.
+        key = f"{self._purse.ledger.header.get('seed')}/ensemble".encode()[:64]
         owner = shard_of_each(self._rows, self.teachers, key)
         row_owner = np.empty(len(self._rows.members), dtype=np.int64)
         row_owner[self._rows.members] = np.repeat(owner, np.diff(self._rows.starts))

@@ -10,18 +10,22 @@ Three stages, counted by one step number, so that a run can be taken up where it
 
 import io
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.files import write_whole
-from veilset.core.randomness import derive_seed, torch_generator
+from veilset.core.progress import Progress
+from veilset.core.randomness import derive_seed, numpy_generator, torch_generator
+from veilset.core.records import Images
 from veilset.models import build_network
 from veilset.models.embeddings import ImageEmbedding
 from veilset.models.generators import ConditionalGenerator
@@ -44,13 +48,19 @@ from veilset.training.shard_teachers import Queries
 
 _FEWEST_IMAGES_OF_A_CLASS = 8
 _AT_ONCE = 500
+_CHECKPOINT = "data-free-training.pt"
+_CHECKPOINT_EVERY = 100
+_QUERIES = "data-free-queries.npy"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFreeConfig:
-    """Public settings of the loop.
+    """Public settings of the loop, and of the statistics that its generator matches.
 
     Args:
+        statistics_share: share of the privacy spent on class statistics; 0 leaves them out.
+        random_features: of the statistics, a multiple of 4.
+        pictures: drawn pictures that fix the features.
         warmup_steps: generator steps on the statistics alone.
         steps: steps in which generator and student take turns.
         student_steps: student steps for each generator step.
@@ -76,6 +86,9 @@ class DataFreeConfig:
         activation_weight: of its third.
     """
 
+    statistics_share: float = 0.2
+    random_features: int = 2048
+    pictures: int = 3000
     warmup_steps: int = 600
     steps: int = 400
     student_steps: int = 2
@@ -101,6 +114,12 @@ class DataFreeConfig:
     activation_weight: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.statistics_share < 1:
+            raise InputError(f"Expected statistics_share in [0, 1), got {self.statistics_share}.")
+        if self.statistics_share == 0 and (self.warmup_steps or self.statistics_weight):
+            raise InputError("Without statistics there is nothing to match: set warmup_steps=0, statistics_weight=0.")
+        if self.random_features < 4 or self.random_features % 4 or self.pictures < 10:
+            raise InputError("Expected random_features to be a multiple of 4, and at least 10 pictures.")
         if self.bounding not in get_args(Bounding):
             raise InputError(f"Expected bounding clip or normalise, got {self.bounding!r}.")
         for name in ("steps", "student_steps", "settle_steps", "student_batch", "latent_size"):
@@ -162,6 +181,27 @@ class DataFreeTraining:
         """Steps of all three stages."""
         return self.config.warmup_steps + self.config.steps + self.config.settle_steps
 
+    def run(self, make_guide: Callable[[], nn.Module], workspace: Path | None, progress: Progress) -> None:
+        """All stages, from where a workspace says that an earlier run stopped; `make_guide` is called after the first.
+
+        It is called in a resumed run, too, and must then give the guide of the earlier part.
+        """
+        place = None if workspace is None else workspace / _CHECKPOINT
+        if place is not None and place.exists():
+            self.load(place)
+        with progress.task("distilling", self.total_steps) as task:
+            task.advance(self.step)
+            while self.step < self.total_steps:
+                if self.guide is None and self.step >= self.config.warmup_steps:
+                    self.guide = make_guide()
+                self.advance()
+                task.advance()
+                if place is not None and self.step % _CHECKPOINT_EVERY == 0:
+                    self.save(place)
+        if self.guide is None:
+            self.guide = make_guide()
+        self.finish()
+
     def advance(self) -> None:
         """The next step of whichever stage it is in."""
         config, coins = self.config, torch_generator(self.seed, f"data-free step {self.step}")
@@ -182,15 +222,52 @@ class DataFreeTraining:
             pixels: Tensor = self.generator(latents.to(self.device), classes.to(self.device))
         return (pixels * 255).round().to(torch.uint8)
 
+    def sample(self, count: int, seed: int) -> tuple[Images, NDArray[np.float32]]:
+        """`count` 8-bit images (b, H, W, C), classes by their shares, and the guide's soft labels of them as stored."""
+        assert self.guide is not None
+        drawn = numpy_generator(seed, "data-free classes").choice(len(self.shares), size=count, p=self.shares)
+        coins = torch_generator(seed, "data-free samples")
+        images, soft = [], []
+        with torch.no_grad():
+            for start in range(0, count, _AT_ONCE):
+                pixels = self.draw(torch.from_numpy(drawn[start : start + _AT_ONCE]), coins)
+                images.append(pixels.permute(0, 2, 3, 1).cpu())
+                soft.append(self.guide(pixels.float() / 255).softmax(dim=1).cpu())
+        return torch.cat(images).numpy(), torch.cat(soft).numpy()
+
+    def described(self) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
+        """Weights of generator and student, and what rebuilds them."""
+        names = ("size", "channels", "classes", "latent_size", "width")
+        made: dict[str, Any] = {"kind": "veilset.models.generators:ConditionalGenerator"}
+        made |= {name: getattr(self.generator, name) for name in names}
+        learned = {
+            "kind": "veilset.models:build_network",
+            "name": self.config.student,
+            "shape": list(self.facts.shape),
+            "classes": self.facts.classes,
+        }
+        return {"generator": (self.generator.state_dict(), made), "student": (self.student.state_dict(), learned)}
+
     @torch.no_grad()
-    def queries(self, count: int) -> Queries:
-        """Codes of `count` images of the generator as it is, to ask shard teachers about."""
-        coins = torch_generator(self.seed, "data-free queries")
+    def queries(self, count: int, workspace: Path | None) -> Queries:
+        """Codes of `count` images of the generator as it is, to ask shard teachers about.
+
+        They are kept in the workspace: the answers that a resumed run finds there belong to these and to no others.
+        """
+        place = None if workspace is None else workspace / _QUERIES
         classes = torch.arange(count) % self.facts.classes
+        if place is not None and place.exists():
+            return Queries(codes=torch.from_numpy(np.load(place, allow_pickle=False)), asked_for=classes)
+        coins = torch_generator(self.seed, "data-free queries")
         parts = [
             self.embedding.code(self.draw(part, coins).float() / 255).cpu() for part in torch.split(classes, _AT_ONCE)
         ]
-        return Queries(codes=torch.cat(parts), asked_for=classes)
+        codes = torch.cat(parts)
+        if place is not None:
+            content = io.BytesIO()
+            np.save(content, codes.numpy(), allow_pickle=False)
+            write_whole(place, content.getvalue())
+        return Queries(codes=codes, asked_for=classes)
 
     def finish(self) -> None:
         """Take the student's averaged weights, and let nothing move any more."""

@@ -33,8 +33,8 @@ _FIT_STEPS = 60
 _LENGTH_ROUNDS = 3
 # Few labels, some of them wrong, need a stronger pull to zero than a whole shard does.
 _DECAY_ON_ANSWERS = 3e-3
-# Generated images among which queries are chosen.
-POOL = 4000
+# More answers than this teach a linear head nothing new.
+MOST_QUERIES = 4000
 
 
 def teachers_for(facts: PublicFacts, wanted: int) -> int:
@@ -135,7 +135,7 @@ class GradientRounds:
         count = teachers_for(facts, teachers)
         queries = max(facts.classes, int((count / (2 * signal * alone)) ** 2))
         rounds = max(1, min(rounds, queries // facts.classes))
-        return cls(teachers=count, rounds=rounds, batch=min(POOL, queries) // rounds, signs=signs)
+        return cls(teachers=count, rounds=rounds, batch=min(MOST_QUERIES, queries) // rounds, signs=signs)
 
     def ask(
         self,
