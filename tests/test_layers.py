@@ -17,7 +17,7 @@ ROWS = [
     {"training"},
     {"release"},
     {"evaluate", "methods"},
-    {"report"},
+    {"report", "audit"},
     {"pipeline"},
     {"cli"},
 ]

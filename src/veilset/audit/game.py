@@ -1,0 +1,188 @@
+"""The distinguishing game, played on the real code: the same private calls with one record more and without it.
+
+A `Subject` is something that spends a plan: a mechanism, a training, a method. It is run once, in a `Rehearsal`: a
+session that plays every private call `runs` times over in both worlds, through `Session` and `GradientSteps` as they
+are, with fresh noise and coins, and hands one of the results back so that the subject can go on. The functions that the
+subject wants summed are thereby the real ones, at the real place of its run. What follows the last private call is
+post-processing and is not run.
+
+The score of a run is the log-likelihood ratio of all that it released, which no test beats (Neyman and Pearson 1933).
+It needs the noise-free results, which the same code gives with a source of randomness that is scripted. The records
+are toys and public, so the auditor may know all of this.
+
+Fixing the path of one run is fair: composition bounds events whose functions are fixed in advance, too.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from veilset.audit.bounds import Family, LowerBound, Scores, lower_bound
+from veilset.core.errors import VeilsetError
+from veilset.core.records import Images, Labels
+from veilset.data.images import ImageSet
+from veilset.privacy.events import Event
+from veilset.privacy.ledger import Line
+from veilset.privacy.mechanisms import Session
+from veilset.privacy.noise import NoiseSource
+from veilset.privacy.vault import PublicFacts, Vault
+
+MakeNoise = Callable[[], NoiseSource]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worlds:
+    """Toy records of which the last is the one in question, and what is declared public of both vaults.
+
+    `declared` may be far more than there are: both worlds declare the same number, as the relation demands.
+    """
+
+    images: Images
+    labels: Labels
+    classes: int
+    declared: int = 1000
+
+    def __post_init__(self) -> None:
+        if len(self.images) < 2:
+            raise VeilsetError("Expected at least one record beside the one in question.")
+
+    def vault(self, *, present: bool) -> Vault:
+        """The vault with the record in question, or without it."""
+        count = len(self.images) if present else len(self.images) - 1
+        names = tuple(str(label) for label in range(self.classes))
+        vault = Vault(ImageSet(self.images[:count], self.labels[:count], names, may_lack_classes=True))
+        vault.facts = self.facts
+        return vault
+
+    @property
+    def facts(self) -> PublicFacts:
+        """What both worlds declare."""
+        height, width, channels = self.images.shape[1:]
+        names = tuple(str(label) for label in range(self.classes))
+        return PublicFacts(units=self.declared, unit="record", shape=(height, width, channels), class_names=names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is audited: `spend` takes a session and spends `events` through it, in the worst of `worlds`."""
+
+    name: str
+    events: tuple[Event, ...]
+    delta: float
+    worlds: Worlds
+    spend: Callable[[Session], object]
+    runs: int = 2000
+
+
+class MemoryLedger:
+    """A ledger that records in memory; thousands of runs would wear out a disk, and its data is nobody's."""
+
+    def __init__(self) -> None:
+        self.header = {"run": "audit"}
+        self.lines: list[Line] = []
+
+    def spend(self, event: Event) -> int:
+        """Record that `event` is spent."""
+        return self._append("spend", {"event": event.to_json()})
+
+    def lease(self, event: Event, steps: int) -> int:
+        """Record that steps are about to be taken."""
+        return self._append("lease", {"label": event.label, "shard": event.shard, "steps": steps})
+
+    def _append(self, kind: str, body: dict[str, Any]) -> int:
+        self.lines.append({"sequence": len(self.lines), "kind": kind, "body": body})
+        return len(self.lines) - 1
+
+
+class Scripted(NoiseSource):
+    """No noise, and coins as told: shows the exact sum over the others, the record in question, both or none."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.others = self.record = True
+        self.seen = 0
+
+    def coins(self, count: int, rate: float) -> NDArray[np.bool_]:  # noqa: ARG002
+        """The scripted coins; the record in question is the last unit of the world that has it."""
+        self.seen = count
+        shown = np.full(count, self.others)
+        shown[-1:] = self.record
+        return shown
+
+    def choices(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Always the first."""
+        return 0 * sizes
+
+    def normal(self, count: int) -> torch.Tensor:
+        """No noise."""
+        return torch.zeros(count, dtype=torch.float64)
+
+
+class PlanSpent(BaseException):
+    """Ends a rehearsal when its plan is spent; what would follow is post-processing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What an audit found: the claim, and the lower bound that the attempt to break it supports."""
+
+    name: str
+    claimed_epsilon: float
+    lower_bound: float
+    lower_bound_by_rates: float
+    delta: float
+    confidence: float
+    runs: int
+    seconds: float
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the claim is refuted at the stated confidence."""
+        return self.lower_bound > self.claimed_epsilon
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as JSON-ready data."""
+        return asdict(self) | {"contradicted": self.contradicted}
+
+
+def play(subject: Subject, runs: int, make_noise: MakeNoise = NoiseSource) -> Scores:
+    """The scores of `runs` runs in each world."""
+    from veilset.audit.rehearsal import Rehearsal
+
+    rehearsal = Rehearsal(subject, runs, make_noise)
+    with contextlib.suppress(PlanSpent):
+        subject.spend(rehearsal)
+        raise VeilsetError(f"{subject.name} ended without spending its plan, so it was not audited. Report this.")
+    return Scores(without=rehearsal.scores[0], present=rehearsal.scores[1])
+
+
+def judge(scores: Scores, events: Sequence[Event], delta: float, confidence: float) -> tuple[float, LowerBound]:
+    """The claimed epsilon of `events`, and the lower bound of the scores."""
+    family = Family(events, delta)
+    return family.epsilon(), lower_bound(scores, family, confidence)
+
+
+def audit(
+    subject: Subject, *, runs: int | None = None, confidence: float = 0.95, make_noise: MakeNoise = NoiseSource
+) -> Finding:
+    """Play the game and judge the claim."""
+    start = time.perf_counter()
+    runs = runs or subject.runs
+    scores = play(subject, runs, make_noise)
+    claimed, bound = judge(scores, subject.events, subject.delta, confidence)
+    return Finding(
+        name=subject.name,
+        claimed_epsilon=claimed,
+        lower_bound=bound.epsilon,
+        lower_bound_by_rates=bound.by_rates,
+        delta=subject.delta,
+        confidence=confidence,
+        runs=runs,
+        seconds=time.perf_counter() - start,
+    )

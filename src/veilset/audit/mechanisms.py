@@ -1,0 +1,252 @@
+"""Every mechanism of a session in its worst case: one record of full length against one that points elsewhere.
+
+Adding a mechanism to `Session` without an entry here fails a test.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from veilset.audit.game import Subject, Worlds
+from veilset.core.registry import unknown_name
+from veilset.privacy.accounting import calibrate
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event
+from veilset.privacy.mechanisms import Session
+from veilset.training.dpsgd import PrivateTraining, train_private
+
+_DELTA = 1e-5
+_STEPS, _RATE = 5, 0.5
+_SHARDS = 2
+
+
+def dots(count: int = 2, *, classes: int = 2, declared: int = 1000) -> Worlds:
+    """Images of one white pixel each, all in different places, so that their rows are orthogonal and of length 1."""
+    images = np.zeros((count, 16, 1), dtype=np.uint8)
+    images[np.arange(count), np.arange(count)] = 255
+    return Worlds(
+        images=images.reshape(count, 4, 4, 1), labels=np.arange(count) % classes, classes=classes, declared=declared
+    )
+
+
+def pixels(images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG001
+    """A row for each image: its pixels, between 0 and 1."""
+    return images.flatten(1) / 255
+
+
+def gaussian_sum(epsilon: float) -> Subject:
+    """The plain Gaussian: the sum over the whole vault."""
+    return _sum("gaussian_sum", epsilon, Event(label="sum", noise_multiplier=1.0))
+
+
+def gaussian_sum_by_class(epsilon: float) -> Subject:
+    """The sum over the whole vault, each record in the row of its class."""
+    return _sum("gaussian_sum_by_class", epsilon, Event(label="sum", noise_multiplier=1.0), by_class=True)
+
+
+def gaussian_sum_sampled(epsilon: float) -> Subject:
+    """The sum over a Poisson sample."""
+    return _sum("gaussian_sum_sampled", epsilon, Event(label="sum", noise_multiplier=1.0, sampling_rate=_RATE))
+
+
+def _sum(name: str, epsilon: float, kind: Event, *, by_class: bool = False) -> Subject:
+    (event,) = _priced(epsilon, kind)
+
+    def spend(session: Session) -> None:
+        session.gaussian_sum(
+            pixels,
+            label=event.label,
+            clip_norm=1.0,
+            noise_multiplier=event.noise_multiplier,
+            sampling_rate=event.sampling_rate,
+            by_class=by_class,
+        )
+
+    return Subject(name=name, events=(event,), delta=_DELTA, worlds=dots(), spend=spend, runs=6000)
+
+
+def histogram(epsilon: float) -> Subject:
+    """Noisy counts of bins; the record in question has a bin of its own."""
+    (event,) = _priced(epsilon, Event(label="counts", noise_multiplier=1.0))
+
+    def spend(session: Session) -> None:
+        session.histogram(
+            lambda _, labels: labels[:, None], 2, label=event.label, noise_multiplier=event.noise_multiplier
+        )
+
+    return Subject(name="histogram", events=(event,), delta=_DELTA, worlds=dots(), spend=spend, runs=6000)
+
+
+def quantile(epsilon: float) -> Subject:
+    """The counts under a noisy quantile; the edge picked from them tells less."""
+    (event,) = _priced(epsilon, Event(label="quantile", noise_multiplier=1.0))
+
+    def spend(session: Session) -> None:
+        session.quantile(
+            lambda _, labels: labels[:, None].double(),
+            0.5,
+            (0.0, 0.5, 1.0),
+            label=event.label,
+            noise_multiplier=event.noise_multiplier,
+        )
+
+    return Subject(name="quantile", events=(event,), delta=_DELTA, worlds=dots(), spend=spend, runs=6000)
+
+
+def shards(epsilon: float) -> Subject:
+    """One sum over each of two disjoint shards, in parallel: the record is in one of them."""
+    kinds = [Event(label="sum", noise_multiplier=1.0, partition="half", shard=shard) for shard in range(_SHARDS)]
+    events = _priced(epsilon, *kinds)
+
+    def spend(session: Session) -> None:
+        noise = events[0].noise_multiplier
+        for part in session.shards(_SHARDS, partition="half"):
+            part.gaussian_sum(pixels, label="sum", clip_norm=1.0, noise_multiplier=noise)
+
+    return Subject(name="shards", events=events, delta=_DELTA, worlds=dots(), spend=spend, runs=6000)
+
+
+def gradient_steps(epsilon: float) -> Subject:
+    """Noisy sums of clipped rows over fresh Poisson samples."""
+    (event,) = _priced(epsilon, Event(label="steps", noise_multiplier=1.0, sampling_rate=_RATE, count=_STEPS))
+
+    def spend(session: Session) -> None:
+        steps = session.gradient_steps(
+            label=event.label,
+            clip_norm=1.0,
+            noise_multiplier=event.noise_multiplier,
+            sampling_rate=event.sampling_rate,
+            steps=event.count,
+        )
+        while steps.steps_left:
+            steps.step(lambda images, labels: [pixels(images, labels).sum(dim=0)])
+
+    return Subject(name="gradient_steps", events=(event,), delta=_DELTA, worlds=dots(), spend=spend, runs=6000)
+
+
+def dpsgd_step(epsilon: float) -> Subject:
+    """One step of DP-SGD on all records: forward, per-record clipping, noise."""
+    return _training("dpsgd_step", epsilon, nn.Linear(16, 2, bias=False), rate=1.0, steps=1)
+
+
+def dpsgd(epsilon: float) -> Subject:
+    """A short DP-SGD training on Poisson samples."""
+    return _training("dpsgd", epsilon, nn.Linear(16, 2, bias=False), rate=_RATE, steps=_STEPS)
+
+
+def dpsgd_network(epsilon: float) -> Subject:
+    """One step of DP-SGD through a small convolutional network, i.e. through the whole clipping engine."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)
+        )
+    return _training("dpsgd_network", epsilon, network, rate=1.0, steps=1)
+
+
+def _training(name: str, epsilon: float, model: nn.Module, *, rate: float, steps: int) -> Subject:
+    (event,) = _priced(epsilon, Event(label="dp-sgd", noise_multiplier=1.0, sampling_rate=rate, count=steps))
+    # A short clip norm is reached by every gradient, so that the record in question has its full length.
+    config = PrivateTraining(
+        noise_multiplier=event.noise_multiplier, sampling_rate=rate, steps=steps, clip_norm=0.1, learning_rate=0.1
+    )
+
+    def spend(session: Session) -> None:
+        prepare = (lambda images: images.flatten(1).float() / 255) if isinstance(model, nn.Linear) else None
+        train_private(session, model, config, prepare=prepare)
+
+    return Subject(name=name, events=(event,), delta=_DELTA, worlds=dots(), spend=spend, runs=4000)
+
+
+def ensemble_votes(epsilon: float) -> Subject:
+    """Votes of models of disjoint shards: one record turns the vote of its model on every query."""
+    return _ensemble("ensemble_votes", epsilon, queries=3)
+
+
+def ensemble_agreement(epsilon: float) -> Subject:
+    """The votes of the class with most votes."""
+    return _ensemble("ensemble_agreement", epsilon, queries=3)
+
+
+def ensemble_gradient(epsilon: float) -> Subject:
+    """Joint gradients of models of disjoint shards: one record turns the gradient of its model around."""
+    return _ensemble("ensemble_gradient", epsilon)
+
+
+def ensemble_signs(epsilon: float) -> Subject:
+    """Signs of the largest entries of such gradients."""
+    return _ensemble("ensemble_signs", epsilon)
+
+
+def _ensemble(name: str, epsilon: float, queries: int = 1) -> Subject:
+    (event,) = _priced(epsilon, Event(label="answers", noise_multiplier=1.0, count=queries))
+    records = 12
+    base = dots(records)
+    # All are of class 0 but the record in question, which turns its whole model: the worst that training could do.
+    worlds = Worlds(images=base.images, labels=(np.arange(records) == records - 1).astype(np.int64), classes=2)
+
+    def train(rows: Tensor, labels: Tensor) -> float:  # noqa: ARG001
+        return -1.0 if bool((labels == 1).any()) else 1.0
+
+    def spend(session: Session) -> None:
+        models = session.ensemble(train, pixels, teachers=2)
+        noise = event.noise_multiplier
+        if name in ("ensemble_votes", "ensemble_agreement"):
+            ask = models.votes if name == "ensemble_votes" else models.agreement
+            ask(
+                lambda sign: sign * torch.tensor([[1.0, -1.0]]).expand(queries, 2),
+                queries=queries,
+                classes=2,
+                label=event.label,
+                noise_multiplier=noise,
+            )
+        elif name == "ensemble_gradient":
+            models.gradient(
+                lambda sign: sign * torch.ones(4, 2), shape=(4, 2), norm_bound=0.5, label=event.label,
+                noise_multiplier=noise,
+            )  # fmt: skip
+        else:
+            models.signs(
+                lambda sign: sign * torch.ones(4, 2), shape=(4, 2), keep=3, label=event.label, noise_multiplier=noise
+            )
+
+    return Subject(name=name, events=(event,), delta=_DELTA, worlds=worlds, spend=spend, runs=4000)
+
+
+def _priced(epsilon: float, *kinds: Event) -> tuple[Event, ...]:
+    """The events with the one noise multiplier that spends epsilon."""
+
+    def events(noise: float) -> list[Event]:
+        return [Event(**{**kind.to_json(), "noise_multiplier": noise}) for kind in kinds]
+
+    return tuple(events(calibrate(Budget(epsilon, _DELTA), events)))
+
+
+MECHANISMS: dict[str, Callable[[float], Subject]] = {
+    build.__name__: build
+    for build in (
+        gaussian_sum,
+        gaussian_sum_by_class,
+        gaussian_sum_sampled,
+        histogram,
+        quantile,
+        shards,
+        gradient_steps,
+        dpsgd_step,
+        dpsgd,
+        dpsgd_network,
+        ensemble_votes,
+        ensemble_agreement,
+        ensemble_gradient,
+        ensemble_signs,
+    )
+}
+
+
+def mechanism_subject(name: str, epsilon: float) -> Subject:
+    """The audit of the mechanism called `name`."""
+    if name not in MECHANISMS:
+        raise unknown_name("mechanism", name, list(MECHANISMS))
+    return MECHANISMS[name](epsilon)
