@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from veilset._version import __version__
-from veilset.cli import account, demo, evaluate, export, keygen, methods, plan, synthesize, train, verify
+from veilset.cli import account, attack, demo, evaluate, export, keygen, methods, plan, synthesize, train, verify
 from veilset.cli.console import guarded
 
 app = typer.Typer(
@@ -39,6 +39,7 @@ for command in (
     verify.verify,
     train.train,
     evaluate.evaluate,
+    attack.attack,
     export.export,
     account.account,
     keygen.keygen,

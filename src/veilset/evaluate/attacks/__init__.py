@@ -6,7 +6,7 @@ release.
 
 from veilset.evaluate.attacks.base import Attack, AttackConfig, Target
 from veilset.evaluate.attacks.registry import ATTACKS, GROUPS
-from veilset.evaluate.attacks.running import AttackReport, AttackResult, run_attacks
+from veilset.evaluate.attacks.running import AttackReport, AttackResult, attack_split, run_attacks
 from veilset.evaluate.attacks.targets import plain_shadows, release_target
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "AttackReport",
     "AttackResult",
     "Target",
+    "attack_split",
     "plain_shadows",
     "release_target",
     "run_attacks",

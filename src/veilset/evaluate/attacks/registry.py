@@ -1,5 +1,7 @@
 """The attacks by name, in the order in which they are shown."""
 
+from collections.abc import Sequence
+
 from veilset.core.errors import InputError
 from veilset.core.registry import Registry
 from veilset.evaluate.attacks.base import Attack
@@ -31,8 +33,9 @@ _SLOW = {"gradient-norm", "white-box", "lira", "lira-offline", "rmia", "latent-s
 GROUPS = {"all": tuple(ATTACKS), "fast": tuple(name for name in ATTACKS if name not in _SLOW)}
 
 
-def chosen_attacks(text: str) -> tuple[Attack, ...]:
-    """The attacks of `all`, `fast` or a list of names separated by commas, each once."""
+def chosen_attacks(wanted: str | Sequence[str]) -> tuple[Attack, ...]:
+    """The attacks of `all`, `fast` or a list of names, which text separates by commas; each once."""
+    text = wanted if isinstance(wanted, str) else ",".join(wanted)
     names = list(GROUPS.get(text, ())) or [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise InputError(f"Expected all, fast or names of attacks, got {text!r}. Available: {', '.join(ATTACKS)}.")

@@ -15,7 +15,7 @@ from veilset.core.records import Images, Labels, Records
 from veilset.evaluate.attacks import measures
 from veilset.evaluate.attacks.base import Attack, AttackConfig, Outcome, Setting, Target
 from veilset.evaluate.attacks.registry import chosen_attacks
-from veilset.evaluate.attacks.splitting import make_split
+from veilset.evaluate.attacks.splitting import Split, make_split
 from veilset.evaluate.metrics import Measurement
 
 PROVES_NOTHING = (
@@ -136,18 +136,27 @@ def run_attacks(
         progress: is told work, never scores.
     """
     config = config or AttackConfig()
-    chosen = chosen_attacks(attacks if isinstance(attacks, str) else ",".join(attacks))
+    chosen_attacks(attacks)
+    split = make_split(members, nonmembers, pairs=config.records, seed=config.seed)
+    return attack_split(target, split, attacks=attacks, config=config, progress=progress)
+
+
+def attack_split(
+    target: Target,
+    split: Split,
+    *,
+    attacks: str | Sequence[str] = "fast",
+    config: AttackConfig | None = None,
+    progress: Progress = SILENT,
+) -> AttackReport:
+    """`run_attacks` for members and nonmembers that have been drawn and checked already."""
+    config, chosen = config or AttackConfig(), chosen_attacks(attacks)
     started = time.perf_counter()
-    if len(members.class_names) != target.classes:
-        raise InputError(
-            f"Expected members with the {target.classes} classes of {target.description}, got "
-            f"{len(members.class_names)}. Check --labels and --classes."
-        )
-    _require_shape(target, members)
+    shape = split.attacked.images.shape if target.released is None else target.released.shape
+    split.require_fit(shape[1:], target.classes)
     skipped = {attack.name: reason for attack in chosen if (reason := target.lacks(attack.needs)) is not None}
     if len(skipped) == len(chosen):
         raise InputError(f"None of the attacks can run: {'; '.join(f'{n}: {why}' for n, why in skipped.items())}.")
-    split = make_split(members, nonmembers, pairs=config.records, seed=config.seed)
     setting = Setting(target=target, split=split, config=config, progress=progress)
     results = []
     for attack in chosen:
@@ -179,9 +188,3 @@ def measured(attack: Attack, outcome: Outcome, seconds: float = 0.0) -> AttackRe
         details=outcome.details,
         pictures=outcome.pictures,
     )
-
-
-def _require_shape(target: Target, members: Records) -> None:
-    if target.released is not None and tuple(members.shape) != target.released.shape[1:]:
-        have, want = ("x".join(map(str, shape)) for shape in (members.shape, target.released.shape[1:]))
-        raise InputError(f"Expected members of {want} as in the release, got {have}. Pass --size and --channels.")

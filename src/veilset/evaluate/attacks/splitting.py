@@ -8,7 +8,7 @@ Privacy: reads private records without noise. Everything here is for the data ho
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +51,25 @@ class Split:
 
     known: Candidates
     attacked: Candidates
+    classes: int
 
     def head(self, pairs: int) -> "Split":
         """At most `pairs` pairs, half of them in each part."""
-        return Split(known=self.known.head(pairs // 2), attacked=self.attacked.head(pairs - pairs // 2))
+        return replace(self, known=self.known.head(pairs // 2), attacked=self.attacked.head(pairs - pairs // 2))
+
+    def require_fit(self, shape: tuple[int, ...], classes: int) -> None:
+        """Refuse candidates that are not of the kind that is attacked."""
+        have = self.attacked.images.shape[1:]
+        if have != tuple(shape):
+            raise InputError(
+                f"Expected members of {'x'.join(map(str, shape))} as in the release, got {'x'.join(map(str, have))}. "
+                "Pass --size and --channels."
+            )
+        if self.classes != classes:
+            raise InputError(
+                f"Expected members with the release's {classes} classes, got {self.classes}. "
+                "Check --labels and --classes."
+            )
 
 
 def make_split(members: Records, nonmembers: Records, *, pairs: int | None = None, seed: int = 0) -> Split:
@@ -80,6 +95,7 @@ def make_split(members: Records, nonmembers: Records, *, pairs: int | None = Non
     return Split(
         known=_candidates(members, nonmembers, chosen[:, :known]),
         attacked=_candidates(members, nonmembers, chosen[:, known:]),
+        classes=len(members.class_names),
     )
 
 
