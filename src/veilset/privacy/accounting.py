@@ -25,6 +25,7 @@ Accountant = Literal["pld", "rdp"]
 _FINE = 0.02
 _COARSE = 0.1
 _MOST_BUCKETS = 4e3  # at width 1
+_USUAL_DELTA = 1e-5  # for the width of buckets where no delta is asked for
 _WIDEST = 1e-3
 _ROUGH_ORDERS = (*range(2, 33), 48, 64, 96, 128, 256, 512, 1024)
 # A tiny sampling rate may make less noise than this fit on paper; it would protect nobody who is sampled.
@@ -41,6 +42,14 @@ def epsilon_of(events: Sequence[Event], delta: float, accountant: Accountant = "
         raise InputError(f"Expected 0 < delta < 1, got {delta}.")
     price = _pld_epsilon if accountant == "pld" else _rdp_epsilon
     return max((price(world, delta) for world in _worlds(events)), default=0.0)
+
+
+def delta_of(events: Sequence[Event], epsilon: float) -> float:
+    """The delta that `events` together cost at `epsilon`: a bound like `epsilon_of`, of the worst shards.
+
+    At epsilon 0 it is the total variation distance between the releases of two neighbouring datasets.
+    """
+    return max((_pld_delta(world, epsilon) for world in _worlds(events)), default=0.0)
 
 
 def _worlds(events: Sequence[Event]) -> Iterable[tuple[Event, ...]]:
@@ -75,8 +84,21 @@ def _pld_epsilon(events: Sequence[Event], delta: float, width: float = _FINE) ->
     combined, sampled = _split(events)
     if not sampled:
         return gaussian_epsilon(combined, delta)
+    return float(_pld_accountant(events, delta, width).get_epsilon(delta))
+
+
+def _pld_delta(events: Sequence[Event], epsilon: float) -> float:
+    combined, sampled = _split(events)
+    if not sampled:
+        return gaussian_delta(combined, epsilon)
+    return min(1.0, float(_pld_accountant(events, _USUAL_DELTA, _FINE).get_delta(epsilon)))
+
+
+def _pld_accountant(events: Sequence[Event], delta: float, width: float) -> Any:
+    """The accountant with all events composed; `delta` only says how wide its buckets may be."""
     from dp_accounting import GaussianDpEvent, pld
 
+    combined, sampled = _split(events)
     rough = float(_rdp_accountant(events, _ROUGH_ORDERS).get_epsilon(delta))
     longest = max(rough, *(_largest_loss(event) for event in sampled))
     interval = min(width * _typical_loss(combined, sampled), _WIDEST * max(1.0, rough))
@@ -86,7 +108,7 @@ def _pld_epsilon(events: Sequence[Event], delta: float, width: float = _FINE) ->
         ledger.compose(_sampled_gaussian(event))
     if math.isfinite(combined):
         ledger.compose(GaussianDpEvent(combined))
-    return float(ledger.get_epsilon(delta))
+    return ledger
 
 
 def _typical_loss(combined: float, sampled: Sequence[Event]) -> float:
