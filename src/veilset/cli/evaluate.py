@@ -1,8 +1,9 @@
-"""`veilset evaluate`: how useful a release is on real test images."""
+"""`veilset evaluate`: what a release is worth on real test images, and how far it is from other images."""
 
 import json
+import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,25 +12,50 @@ from veilset.cli.options import (
     AsJson,
     Channels,
     Classes,
+    Delta,
     Device,
     Epochs,
+    GroupName,
     LabelName,
     Limit,
     Seed,
     Size,
-    Student,
     check_device,
     data_options,
 )
+from veilset.core.errors import InputError
+
+if TYPE_CHECKING:
+    from veilset.core.records import Records
 
 
 def evaluate(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="A release directory.")],
     *,
     test: Annotated[str, typer.Option("--test", help="Real test images: npz:split, folder, ...")],
-    student: Student = "convnet",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many students to train.")] = 1,
+    student: Annotated[
+        str, typer.Option("--student", help="Networks separated by commas, or your own as module:function.")
+    ] = "convnet",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many students of each kind to train.")] = 1,
     epochs: Epochs = None,
+    private: Annotated[
+        str | None, typer.Option("--private", help="The private training images, for likeness and the ceiling.")
+    ] = None,
+    public: Annotated[str | None, typer.Option("--public", help="Public images to compare with.")] = None,
+    yardsticks: Annotated[
+        bool, typer.Option("--yardsticks", help="Also the DP teacher, public images labelled by it, the ceiling.")
+    ] = False,
+    extractor: Annotated[
+        Path | None, typer.Option("--extractor", help="A TorchScript network for FID, e.g. Inception.")
+    ] = None,
+    paid_epsilon: Annotated[
+        float | None, typer.Option("--paid-epsilon", help="Buy an accuracy that may be published.")
+    ] = None,
+    delta: Delta = None,
+    account: Annotated[
+        Path | None, typer.Option("--account", help="The test set's account.  [default: one kept for this data]")
+    ] = None,
+    groups: GroupName = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the result to this file, too.")] = None,
     size: Size = None,
     channels: Channels = None,
@@ -40,42 +66,108 @@ def evaluate(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Train students on the release alone and score them on a real test set. The result is NOT for release."""
-    from veilset.core.errors import InputError
-    from veilset.core.files import write_whole
+    """Train students on the release alone and score them on a real test set. The result is NOT for release.
+
+    With --paid-epsilon one accuracy is counted with noise and paid from the test set's account: that may be published.
+    """
     from veilset.data.opening import open_images
-    from veilset.evaluate.utility import evaluate_utility
-    from veilset.release.format import load_release
-    from veilset.training.recipe import TrainingConfig
+    from veilset.pipeline.evaluate import Evaluation
+    from veilset.pipeline.evaluate import evaluate as measure
 
     check_device(device)
-    if out is not None and out.resolve().is_relative_to(release.resolve()):
-        raise InputError("What was measured on private data does not go into the release. Choose another --out.")
-    source = load_release(release)
-    result = evaluate_utility(
-        source.images,
-        source.labels,
-        source.soft_labels,
-        source.certificate.facts.classes,
-        open_images(test, **data_options(size, channels, limit, labels, classes, seed)),
-        student=student,
+    _check_place(out, release, paid=paid_epsilon is not None)
+    options = data_options(size, channels, limit, labels, classes, seed) | {"groups": groups}
+    wanted = Evaluation(
+        students=tuple(name.strip() for name in student.split(",")),
         seeds=seeds,
         first_seed=seed,
-        config=TrainingConfig(epochs=epochs),
+        epochs=epochs,
         device=device,
-        progress=RichProgress(),
-    ).to_json()
-    console = Console(as_json=as_json)
-    spread = f" +- {100 * result['accuracy_std']:.2f}" if seeds > 1 else ""
-    low, high = result["accuracy_interval"]
-    console.say(
-        f"Accuracy of {student} on {result['test_images']} real images: {100 * result['accuracy']:.2f} %{spread}"
+        wants_yardsticks=yardsticks,
+        unit="record" if groups is None else "group",
+        extractor=extractor,
     )
-    console.say(
-        f"  95 % interval {100 * low:.2f} to {100 * high:.2f}; balanced {100 * result['balanced_accuracy']:.2f} %"
-    )
-    console.say("  Measured on real data: for your eyes, not for release.")
+    progress, console = RichProgress(), Console(as_json=as_json)
+    tested = open_images(test, progress=progress, **options)
+    if paid_epsilon is not None:
+        if private or public or yardsticks:
+            raise InputError("A paid accuracy stands alone. Leave --private, --public and --yardsticks out.")
+        result = _pay(release, wanted, tested, paid_epsilon, delta, account, out or Path("evaluation.json"))
+        _say_paid(console, result["paid"])
+    else:
+        if delta is not None or account is not None:
+            raise InputError("--delta and --account belong to --paid-epsilon. Add it or leave them out.")
+        train = None if private is None else open_images(private, progress=progress, **options)
+        other = None if public is None else open_images(public, progress=progress)
+        result = measure(release, wanted, test=tested, train=train, public=other, progress=progress)
+        _say(console, result)
     if out is not None:
-        write_whole(out, (json.dumps(result, indent=2) + "\n").encode())
+        _write(out, result)
         console.say(f"Written to {out}.")
-    console.result(result)
+    console.result({key: value for key, value in result.items() if key != "pictures"})
+
+
+def _check_place(out: Path | None, release: Path, *, paid: bool) -> None:
+    if out is not None and out.resolve().is_relative_to(release.resolve()):
+        raise InputError("What was measured on private data does not go into the release. Choose another --out.")
+    if paid and out is None:
+        raise InputError("A paid accuracy must not get lost. Pass --out FILE.")
+
+
+def _write(out: Path, result: dict[str, Any]) -> None:
+    from veilset.core.files import write_whole
+
+    write_whole(out, (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+
+
+def _pay(
+    release: Path, wanted: Any, test: "Records", epsilon: float, delta: float | None, account: Path | None, out: Path
+) -> dict[str, Any]:
+    from veilset.cli.synthesize import default_account
+    from veilset.pipeline.evaluate import pay_for_accuracy
+    from veilset.privacy.account import Account
+    from veilset.privacy.vault import Vault
+
+    workspace = out.with_name(f"{out.name}.veilset-run")
+    result = pay_for_accuracy(
+        release,
+        wanted,
+        test=test,
+        epsilon=epsilon,
+        delta=delta,
+        account=Account(account or default_account(Vault(test, unit=wanted.unit))),
+        workspace=workspace,
+        progress=RichProgress(),
+    )
+    _write(out, result)
+    shutil.rmtree(workspace)
+    return result
+
+
+def _say_paid(console: Console, paid: dict[str, Any]) -> None:
+    low, high = paid["interval"]
+    console.say(f"Accuracy of {paid['student']}, counted with noise: {100 * paid['accuracy']:.2f} %")
+    console.say(f"  95 % interval {100 * low:.2f} to {100 * high:.2f}, noise included; it may be published.")
+    console.say(f"  It cost the {paid['n']} {paid['unit']}s of the test set epsilon {paid['epsilon']:.4g}.")
+
+
+def _say(console: Console, result: dict[str, Any]) -> None:
+    for one in result["students"]:
+        spread = f" +- {100 * one['accuracy_std']:.2f}" if len(one["seeds"]) > 1 else ""
+        low, high = one["accuracy_interval"]
+        console.say(
+            f"Accuracy of {one['student']} on {one['test_images']} real images: {100 * one['accuracy']:.2f} %{spread}"
+        )
+        ranking = "" if one["auc"] is None else f"; AUC {one['auc']:.4f}"
+        console.say(
+            f"  95 % interval {100 * low:.2f} to {100 * high:.2f}; balanced {100 * one['balanced_accuracy']:.2f} %"
+            f"{ranking}; calibration error {one['calibration_error']:.3f}"
+        )
+    for mark in result["yardsticks"]:
+        console.say(f"{mark['title']}: {100 * mark['accuracy']:.2f} %")
+    for mark in result["yardsticks_skipped"]:
+        console.say(f"No {mark['name']}: {mark['reason']}.")
+    for score in result["fidelity"]:
+        beside = "" if score["against"] == "none" else f" against {score['against']} images"
+        console.say(f"{score['name']}{beside}: {score['value']:.4g}")
+    console.say("  Measured on real data: for your eyes, not for release.")

@@ -81,8 +81,8 @@ class UtilityResult:
         return result | {
             "per_class": [self._class_json(label) for label in range(len(self.class_names))],
             "seeds": [
-                {"seed": score.seed, "seconds": round(score.seconds, 2)}
-                | {name: _number(measurement.value) for name, measurement in score.values.items()}
+                {name: _number(measurement.value) for name, measurement in score.values.items()}
+                | {"seed": score.seed, "seconds": round(score.seconds, 2)}
                 for score in self.scores
             ],
             "train_images": self.train_images,

@@ -1,0 +1,292 @@
+"""One evaluation of a release: students, yardsticks, likeness to other images and, if paid for, a public accuracy.
+
+The result is one JSON object. Every part says whether private data was needed for it; the report's public version shows
+only parts that did without, or that were paid for.
+"""
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from veilset.core.errors import InputError
+from veilset.core.files import sha256_of
+from veilset.core.progress import SILENT, Progress
+from veilset.core.randomness import numpy_generator
+from veilset.core.records import Images, Records
+from veilset.evaluate import yardsticks
+from veilset.evaluate.dissimilarity import dissimilarity, nearest
+from veilset.evaluate.features import Extractor, scattering_extractor, supplied_extractor
+from veilset.evaluate.fidelity import FidelityScore, Reference, diversity, fidelity
+from veilset.evaluate.paid import paid_accuracy
+from veilset.evaluate.pictures import beside, png_of
+from veilset.evaluate.utility import UtilityResult, evaluate_utility, require_same_kind
+from veilset.models import build_network
+from veilset.privacy.account import Account
+from veilset.privacy.vault import Unit, Vault
+from veilset.release import layout
+from veilset.release.format import Release, load_release
+from veilset.training.plain import train_classifier
+from veilset.training.recipe import TrainingConfig
+
+FORMAT = "veilset-evaluation/1"
+
+_MOST_FEATURES = 5000
+_MOST_NEIGHBOURS = 500
+_GRID = 48
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What to measure. Everything but `students` is left out unless asked for."""
+
+    students: tuple[str, ...] = ("convnet",)
+    seeds: int = 1
+    first_seed: int = 0
+    epochs: int | None = None
+    device: str = "cpu"
+    wants_yardsticks: bool = False
+    unit: Unit = "record"
+    extractor: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.students or len(set(self.students)) < len(self.students):
+            raise InputError(f"Expected one or more different students, got {', '.join(self.students) or 'none'}.")
+        if self.seeds < 1:
+            raise InputError(f"Expected at least 1 seed, got {self.seeds}.")
+
+    def run_of(self, student: str, progress: Progress) -> yardsticks.Run:
+        """How one student is trained."""
+        return yardsticks.Run(
+            student=student,
+            seeds=self.seeds,
+            first_seed=self.first_seed,
+            config=TrainingConfig(epochs=self.epochs),
+            device=self.device,
+            progress=progress,
+        )
+
+
+def evaluate(
+    path: Path,
+    wanted: Evaluation,
+    *,
+    test: Records,
+    train: Records | None = None,
+    public: Records | None = None,
+    progress: Progress = SILENT,
+) -> dict[str, Any]:
+    """Measure the release at `path` on real `test` images. The result is for the custodian, not for release.
+
+    Args:
+        path: the release.
+        wanted: what to measure.
+        test: real records that the release was not made from.
+        train: the private records that it was made from: for fidelity, likeness and the ceiling.
+        public: public images to compare with.
+        progress: is told work, never scores.
+    """
+    release = load_release(path)
+    for other in (test, train):
+        if other is not None:
+            require_same_kind(
+                release.images, release.labels, release.soft_labels, release.certificate.facts.classes, other
+            )
+    students = [_students(release, test, wanted.run_of(name, progress)).to_json() for name in wanted.students]
+    marks, skipped = ([], []) if not wanted.wants_yardsticks else _yardsticks(
+        release, test, train, public, wanted.unit, wanted.run_of(wanted.students[0], progress)
+    )  # fmt: skip
+    scores, pictures, extractor = _likeness(release, train, public, wanted, progress)
+    # The first student's keys stand at the top, where scripts look for them.
+    result: dict[str, Any] = students[0] | {
+        "format": FORMAT,
+        "release": identity(path, release),
+        "students": students,
+        "yardsticks": marks,
+        "yardsticks_skipped": skipped,
+        "extractor": extractor,
+        "fidelity": [score.to_json() for score in scores],
+        "pictures": pictures,
+        "not_for_release": True,
+    }
+    return result
+
+
+def pay_for_accuracy(
+    path: Path,
+    wanted: Evaluation,
+    *,
+    test: Records,
+    epsilon: float,
+    delta: float | None,
+    account: Account,
+    workspace: Path,
+    progress: Progress = SILENT,
+) -> dict[str, Any]:
+    """The accuracy of one student of the release, with noise, as an evaluation that may be published."""
+    release = load_release(path)
+    facts = release.certificate.facts
+    require_same_kind(release.images, release.labels, release.soft_labels, facts.classes, test)
+    if len(wanted.students) > 1 or wanted.seeds > 1:
+        raise InputError("A paid accuracy is that of one student with one seed. Leave --seeds out and name one.")
+    name = wanted.students[0]
+    network = build_network(name, shape=facts.shape, classes=facts.classes, seed=wanted.first_seed)
+    train_classifier(
+        network,
+        release.images,
+        release.labels,
+        release.soft_labels,
+        config=TrainingConfig(epochs=wanted.epochs),
+        seed=wanted.first_seed,
+        device=wanted.device,
+        progress=progress,
+    )
+    paid = paid_accuracy(
+        network.cpu(),
+        Vault(test, unit=wanted.unit),
+        epsilon=epsilon,
+        delta=delta,
+        account=account,
+        workspace=workspace,
+        student=name,
+    )
+    return {
+        "format": FORMAT,
+        "release": identity(path, release),
+        "paid": paid.to_json(),
+        "not_for_release": False,
+    }
+
+
+def identity(path: Path, release: Release) -> dict[str, Any]:
+    """What tells which release was measured."""
+    return {"certificate_sha256": sha256_of(path / layout.CERTIFICATE), "method": release.certificate.method}
+
+
+def _students(release: Release, test: Records, run: yardsticks.Run) -> UtilityResult:
+    return evaluate_utility(
+        release.images,
+        release.labels,
+        release.soft_labels,
+        release.certificate.facts.classes,
+        test,
+        student=run.student,
+        seeds=run.seeds,
+        first_seed=run.first_seed,
+        config=run.config,
+        device=run.device,
+        progress=run.progress,
+    )
+
+
+def _yardsticks(
+    release: Release, test: Records, train: Records | None, public: Records | None, unit: Unit, run: yardsticks.Run
+) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """The yardsticks that can be had, and why the others cannot."""
+    classes = release.certificate.facts.classes
+    marks: list[dict[str, Any]] = []
+    skipped = []
+    teacher = yardsticks.released_classifier(release)
+    source = "from the release"
+    if teacher is None and train is not None and release.certificate.epsilon is not None:
+        teacher = yardsticks.private_teacher(train, release, unit, run)
+        source = "trained for this comparison at the same epsilon; it was not paid for"
+    reason = "the release holds no classifier, and none can be trained without --private and a guarantee"
+    if teacher is None:
+        skipped.append({"name": "teacher", "reason": reason})
+    else:
+        marks.append(yardsticks.teacher_score(teacher, test, classes) | {"source": source})
+    if teacher is None or public is None:
+        skipped.append({"name": "public", "reason": "no --public was given" if public is None else reason})
+    else:
+        marks.append(yardsticks.public_score(teacher, public, test, classes, run) | {"source": source})
+    if train is None:
+        skipped.append({"name": "ceiling", "reason": "no --private was given"})
+    else:
+        marks.append(yardsticks.ceiling_score(train, test, classes, run) | {"source": "the private training images"})
+    return marks, skipped
+
+
+def _likeness(
+    release: Release, train: Records | None, public: Records | None, wanted: Evaluation, progress: Progress
+) -> tuple[list[FidelityScore], list[dict[str, Any]], str]:
+    """Fidelity, diversity and likeness, and pictures to look at."""
+    height, width, channels = release.certificate.facts.shape
+    extractor = (
+        scattering_extractor(channels, max(height, width))
+        if wanted.extractor is None
+        else supplied_extractor(wanted.extractor)
+    )
+    rows = _drawn(len(release), _MOST_FEATURES)
+    images, labels = release.images[rows], release.labels[rows]
+    features = extractor(images)
+    scores = [
+        FidelityScore(name="diversity", higher_is_better=True, against="none", measured=diversity(features, labels))
+    ]
+    shown: dict[str, Images] = {}
+    references: list[tuple[Reference, Records | None]] = [("private", train), ("public", public)]
+    for name, records in references:
+        if records is not None:
+            progress.note(f"comparing with {name} images by {extractor.name}")
+            found, picked = _compared(name, records, extractor, images, features, release.certificate.facts.shape)
+            scores += found
+            shown[name] = picked
+    return scores, _pictures(images[:_MOST_NEIGHBOURS], shown), extractor.name
+
+
+def _compared(
+    name: Reference, records: Records, extractor: Extractor, images: Images, features: Any, shape: tuple[int, int, int]
+) -> tuple[list[FidelityScore], Images]:
+    """The scores against one set, and the nearest images of it to the first synthetic ones."""
+    height, width, channels = shape
+    chosen = _Chosen(records, _drawn(len(records.labels), _MOST_FEATURES))
+    others = yardsticks.in_shape(chosen, (height, width, channels))
+    other_features = extractor(others)
+    found = nearest(images[:_MOST_NEIGHBOURS], features[:_MOST_NEIGHBOURS], others, other_features)
+    return fidelity(other_features, features, name) + dissimilarity(found, name), others[found.rows]
+
+
+def _pictures(images: Images, nearest_of: dict[str, Images]) -> list[dict[str, Any]]:
+    """Grids side by side: with private images for the custodian, and without for everyone."""
+    pictures = []
+    for name, order in (
+        ("nearest_internal", ("private", "synthetic", "public")),
+        ("nearest_public", ("synthetic", "public")),
+    ):
+        sets = [images if key == "synthetic" else nearest_of[key] for key in order if key in ("synthetic", *nearest_of)]
+        kept = [key for key in order if key in ("synthetic", *nearest_of)]
+        if len(sets) > 1 and ("private" in kept or name == "nearest_public"):
+            picture = png_of(beside([part[:_GRID] for part in sets]))
+            pictures.append(
+                {
+                    "name": name,
+                    "columns": kept,
+                    "caption": f"{' | '.join(kept)}: each synthetic image with its nearest in the other set",
+                    "png_base64": base64.b64encode(picture).decode(),
+                    "needs_private_data": "private" in kept,
+                }
+            )
+    return pictures
+
+
+class _Chosen:
+    """Some rows of a set, read when asked for."""
+
+    def __init__(self, records: Records, rows: Any) -> None:
+        self._records, self._rows = records, rows
+        self.shape, self.class_names, self.groups = records.shape, records.class_names, None
+        self.labels = records.labels[rows]
+
+    def read(self, rows: Any) -> Images:
+        """The images of these rows."""
+        return self._records.read(self._rows[rows])
+
+    def digests(self) -> Any:
+        """The ids of these rows."""
+        return self._records.digests()[self._rows]
+
+
+def _drawn(count: int, most: int) -> Any:
+    return np.sort(numpy_generator(0, "evaluation/rows").permutation(count)[:most])
