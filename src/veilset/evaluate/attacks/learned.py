@@ -23,8 +23,8 @@ from veilset.evaluate.attacks.measures import Membership, Scores
 Evidence = Mapping[str, NDArray[np.float32]]  # each (N, length)
 
 _NETWORKS = 3
-_BATCH = 64
-_RECORDS_SEEN = 100_000
+_BATCH = 128
+_RECORDS_SEEN = 80_000
 _EPOCHS = (10, 60)
 _LEAST_LOG = -30.0  # log-probabilities below it tell nothing more
 
