@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.training.dpsgd.passes import Loss, Route, run_pass
+from veilset.training.dpsgd.passes import Inputs, Loss, Route, run_pass
 from veilset.training.dpsgd.probe import made_up, probe
 from veilset.training.dpsgd.tape import Tape, clip_factors
 
@@ -64,7 +64,7 @@ class ClippedGradients:
         self._stabiliser = stabiliser
         owners = [name.rpartition(".")[0] for name, _ in named]
         layers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
-        self._layer_of = torch.tensor([layers[owner] for owner in owners])
+        self._layer_of = torch.tensor([layers[owner] for owner in owners], device=self.parameters[0].device)
         self._route: Route | None = None
         self._bytes_per_unit = 1.0
 
@@ -73,34 +73,46 @@ class ClippedGradients:
         """The L2 bound of one unit's contribution to the sum."""
         return self._clip_norm
 
-    def check(self, inputs: Tensor, targets: Tensor) -> None:
+    def check(self, inputs: Tensor | Inputs, targets: Tensor) -> None:
         """Try model and loss on PUBLIC rows, at least three for each copy: records must not mix.
 
         `sum` does this by itself on random rows of the shape it is given; call it earlier to fail before data is read.
         """
         self._route, self._bytes_per_unit = probe(
-            self.model, self._loss, self.parameters, inputs, targets, self._copies, write_out=self._keep_fraction < 1
+            self.model,
+            self._loss,
+            self.parameters,
+            _together(inputs),
+            targets,
+            self._copies,
+            write_out=self._keep_fraction < 1,
         )
 
     @torch.no_grad()
-    def sum(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        """The sum of clipped gradients, one tensor for each trainable parameter; zeros for an empty batch."""
-        if len(inputs) % self._copies or len(inputs) != len(targets):
-            raise InputError(
-                f"Expected {self._copies} rows for each unit and as many targets, got {len(inputs)} rows and "
-                f"{len(targets)} targets."
-            )
+    def sum(self, inputs: Tensor | Inputs, targets: Tensor) -> list[Tensor]:
+        """The sum of clipped gradients, one tensor for each trainable parameter; zeros for an empty batch.
+
+        A model of several arguments (images and their classes) takes a tuple of inputs.
+        """
+        inputs = _together(inputs)
+        for side in inputs:
+            if len(side) % self._copies or len(side) != len(targets):
+                raise InputError(
+                    f"Expected {self._copies} rows for each unit and as many targets, got {len(side)} rows and "
+                    f"{len(targets)} targets."
+                )
         if self._route is None:
             self.check(*made_up(inputs, targets, 3 * self._copies))
         self.steps_done += 1
-        units = len(inputs) // self._copies
+        units = len(targets) // self._copies
         if units == 0:
             return self._zeros()
         pieces = math.ceil(units / self._units_at_once())
         rows = math.ceil(units / pieces) * self._copies
         totals: list[Tensor] = []
-        for start in range(0, len(inputs), rows):
-            part = self._clipped_part(inputs[start : start + rows], targets[start : start + rows])
+        for start in range(0, len(targets), rows):
+            here = slice(start, start + rows)
+            part = self._clipped_part(tuple(side[here] for side in inputs), targets[here])
             totals = [total.add_(addend) for total, addend in zip(totals, part, strict=True)] if totals else part
         if not all(bool(torch.isfinite(total.sum())) for total in totals):
             raise VeilsetError(f"The gradient is not finite at step {self.steps_done}. Lower the learning rate.")
@@ -111,8 +123,8 @@ class ClippedGradients:
             return max(1, self._max_rows // self._copies)
         return max(1, int(_MEMORY / self._bytes_per_unit))
 
-    def _clipped_part(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        tape = Tape(self.parameters, len(inputs) // self._copies, write_out=self._keep_fraction < 1)
+    def _clipped_part(self, inputs: Inputs, targets: Tensor) -> list[Tensor]:
+        tape = Tape(self.parameters, len(targets) // self._copies, write_out=self._keep_fraction < 1)
         try:
             losses = run_pass(self.model, self._loss, tape, inputs, targets, self._route or Route())
             if not bool(torch.isfinite(losses).all()):
@@ -133,7 +145,7 @@ class ClippedGradients:
         kept = usable.repeat_interleave(self._copies)
         if not bool(kept.any()):
             return self._zeros()
-        return self._clipped_part(inputs[kept], targets[kept])
+        return self._clipped_part(tuple(side[kept] for side in inputs), targets[kept])
 
     def _zeros(self) -> list[Tensor]:
         return [torch.zeros_like(value, requires_grad=False) for value in self.parameters]
@@ -146,10 +158,14 @@ class ClippedGradients:
             factors = clip_factors(norms, self._clip_norm, automatic=automatic, stabiliser=self._stabiliser)
             return factors.expand_as(squares)
         layers = int(self._layer_of.max()) + 1
-        by_layer = squares.new_zeros(layers, squares.shape[1]).index_add_(0, self._layer_of.to(squares.device), squares)
+        by_layer = squares.new_zeros(layers, squares.shape[1]).index_add_(0, self._layer_of, squares)
         bound = self._clip_norm / math.sqrt(layers)
         factors = clip_factors(by_layer.sqrt(), bound, automatic=False, stabiliser=self._stabiliser)
         return factors[self._layer_of]
+
+
+def _together(inputs: Tensor | Inputs) -> Inputs:
+    return (inputs,) if isinstance(inputs, Tensor) else inputs
 
 
 def _compressed(rows: Tensor, keep_fraction: float) -> Tensor:

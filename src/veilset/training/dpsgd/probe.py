@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from veilset.core.errors import InputError
 from veilset.training.dpsgd.capture import NoRule, can_stand_apart, captured
-from veilset.training.dpsgd.passes import Loss, Route, row_losses, run_pass
+from veilset.training.dpsgd.passes import Inputs, Loss, Route, row_losses, run_pass
 from veilset.training.dpsgd.tape import Tape
 
 _TOLERANCE = 1e-3  # of the largest number; rounding stays far below it, mixing far above
@@ -25,7 +25,7 @@ def probe(
     model: nn.Module,
     loss: Loss,
     parameters: Sequence[Tensor],
-    inputs: Tensor,
+    inputs: Inputs,
     targets: Tensor,
     copies: int,
     *,
@@ -33,11 +33,11 @@ def probe(
 ) -> tuple[Route, float]:
     """The route for this model, and the bytes a unit takes; raises where records mix. Rows must be public."""
     refuse_known_mixers(model)
-    if len(inputs) < 3 * copies or len(inputs) % copies:
-        raise InputError(f"Expected at least 3 units of {copies} rows to try the model on, got {len(inputs)} rows.")
+    if len(targets) < 3 * copies or len(targets) % copies:
+        raise InputError(f"Expected at least 3 units of {copies} rows to try the model on, got {len(targets)} rows.")
     with _steady(model):
         _refuse_mixing(model, loss, inputs, targets)
-        units = len(inputs) // copies
+        units = len(targets) // copies
         tape = Tape(parameters, units, write_out=write_out)
         route = _first_route(model, loss, tape, inputs, targets)
         if not route.whole and not _agrees(model, loss, parameters, inputs, targets, copies, route):
@@ -50,17 +50,18 @@ def probe(
     return route, _AUTOGRAD_SHARE * tape.bytes_seen / units + written + 1
 
 
-def made_up(inputs: Tensor, targets: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+def made_up(inputs: Inputs, targets: Tensor, rows: int) -> tuple[Inputs, Tensor]:
     """Random rows of the same shape and kind as these, whose values are not looked at."""
-    coins = torch.Generator().manual_seed(_SEED)
+    # Drawn on the CPU, so that every device sees the same rows.
+    coins = torch.Generator(device="cpu").manual_seed(_SEED)
 
-    def alike(example: Tensor, least_different: int) -> Tensor:
+    def alike(example: Tensor) -> Tensor:
         shape = (rows, *example.shape[1:])
         if example.is_floating_point():
-            return torch.rand(shape, generator=coins).to(example)
-        return torch.randint(0, least_different, shape, generator=coins).to(example)
+            return torch.rand(shape, generator=coins, device="cpu").to(example)
+        return torch.randint(0, 2, shape, generator=coins, device="cpu").to(example)
 
-    return alike(inputs, 2), alike(targets, 2)
+    return tuple(alike(side) for side in inputs), alike(targets)
 
 
 def refuse_known_mixers(model: nn.Module) -> None:
@@ -95,39 +96,41 @@ def _steady(model: nn.Module) -> Iterator[None]:
         )
 
 
-def _refuse_mixing(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
+def _refuse_mixing(model: nn.Module, loss: Loss, inputs: Inputs, targets: Tensor) -> None:
     with torch.enable_grad():
         torch.manual_seed(_SEED)
-        outputs = model(inputs).detach().requires_grad_()
-        losses = row_losses(nn.Identity(), loss, outputs, targets)
+        outputs = model(*inputs).detach().requires_grad_()
+        losses = row_losses(nn.Identity(), loss, (outputs,), targets)
         if not losses.requires_grad:
             raise InputError(
                 "The loss does not depend on the model's outputs. Return a differentiable loss per record."
             )
-        for row in (0, len(inputs) - 1):
+        for row in (0, len(targets) - 1):
             (gradient,) = torch.autograd.grad(losses[row], outputs, retain_graph=True)
-            if bool(gradient[torch.arange(len(inputs)) != row].any()):
+            if bool(gradient[:row].any()) or bool(gradient[row + 1 :].any()):
                 raise InputError(
                     f"The loss mixes records: loss {row} changes with the outputs of others, so per-record clipping is "
                     "undefined. Compute each record's loss from its own output."
                 )
     with torch.no_grad():
-        others = inputs.clone()
-        others[1:] = inputs[1:].flip(0) if len(inputs) > 2 else 1 - inputs[1:]
-        if inputs.is_floating_point():
-            others[1:] = 1 - others[1:]
-        mixer = _first_to_differ(model, inputs, others)
+        mixer = _first_to_differ(model, inputs, tuple(_others_changed(side) for side in inputs))
         if mixer is not None:
             raise InputError(f"{mixer} mixes records, so per-record clipping is undefined. Treat each record alone.")
         _refuse_batch_size(model, loss, inputs, targets)
 
 
-def _refuse_batch_size(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
+def _others_changed(rows: Tensor) -> Tensor:
+    """The same first row, and other rows after it."""
+    flipped = rows[1:].flip(0)
+    return torch.cat([rows[:1], 1 - flipped if rows.is_floating_point() else flipped])
+
+
+def _refuse_batch_size(model: nn.Module, loss: Loss, inputs: Inputs, targets: Tensor) -> None:
     """A loss divided by the batch's size lets a record that joins change the gradients of all."""
     together = row_losses(model, loss, inputs, targets)
     if not torch.equal(together, row_losses(model, loss, inputs, targets)):
         return  # dropout and the like: a shorter batch draws other numbers
-    alone = row_losses(model, loss, inputs[:2], targets[:2])
+    alone = row_losses(model, loss, tuple(side[:2] for side in inputs), targets[:2])
     if not _close(together[:2], alone):
         raise InputError(
             "A record's loss changes with the size of its batch, so per-record clipping is undefined. Do not divide by "
@@ -135,12 +138,13 @@ def _refuse_batch_size(model: nn.Module, loss: Loss, inputs: Tensor, targets: Te
         )
 
 
-def _first_to_differ(model: nn.Module, inputs: Tensor, others: Tensor) -> str | None:
+def _first_to_differ(model: nn.Module, inputs: Inputs, others: Inputs) -> str | None:
     """The first module whose first row of output moves with other rows of the batch."""
     seen: list[list[tuple[str, Tensor]]] = []
+    rows = len(inputs[0])
 
     def note(name: str, module: nn.Module, output: object) -> None:
-        if isinstance(output, Tensor) and output.ndim > 0 and len(output) == len(inputs) and output.is_floating_point():
+        if isinstance(output, Tensor) and output.ndim > 0 and len(output) == rows and output.is_floating_point():
             seen[-1].append((f"{type(module).__name__} at {name!r}", output[0].clone()))
 
     def watcher(name: str):  # type: ignore[no-untyped-def]
@@ -151,7 +155,7 @@ def _first_to_differ(model: nn.Module, inputs: Tensor, others: Tensor) -> str | 
         for batch in (inputs, others):
             torch.manual_seed(_SEED)
             seen.append([])
-            model(batch)
+            model(*batch)
     finally:
         for hook in hooks:
             hook.remove()
@@ -165,7 +169,7 @@ def _first_to_differ(model: nn.Module, inputs: Tensor, others: Tensor) -> str | 
     return None
 
 
-def _first_route(model: nn.Module, loss: Loss, tape: Tape, inputs: Tensor, targets: Tensor) -> Route:
+def _first_route(model: nn.Module, loss: Loss, tape: Tape, inputs: Inputs, targets: Tensor) -> Route:
     """Rules everywhere; where one is missing the module at work stands apart, or the whole model goes by vmap."""
     apart: list[str] = []
     modules = dict(model.named_modules())
@@ -186,16 +190,16 @@ def _first_route(model: nn.Module, loss: Loss, tape: Tape, inputs: Tensor, targe
     return Route(whole=True)
 
 
-def _look_at(model: nn.Module, name: str, inputs: Tensor, seen: dict[str, bool]) -> None:
+def _look_at(model: nn.Module, name: str, inputs: Inputs, seen: dict[str, bool]) -> None:
     """Whether every call of the module called `name` lets it stand apart."""
 
     def note(module: nn.Module, arguments: object, output: object) -> None:
-        seen[name] = seen.get(name, True) and can_stand_apart(module, arguments, output, len(inputs))
+        seen[name] = seen.get(name, True) and can_stand_apart(module, arguments, output, len(inputs[0]))
 
     hook = model.get_submodule(name).register_forward_hook(note)
     try:
         with torch.no_grad():
-            model(inputs)
+            model(*inputs)
     finally:
         hook.remove()
 
@@ -204,13 +208,13 @@ def _agrees(
     model: nn.Module,
     loss: Loss,
     parameters: Sequence[Tensor],
-    inputs: Tensor,
+    inputs: Inputs,
     targets: Tensor,
     copies: int,
     route: Route,
 ) -> bool:
     """Whether the tape's gradients of each unit are those of plain autograd."""
-    units = len(inputs) // copies
+    units = len(targets) // copies
     tape = Tape(parameters, units, write_out=True)
     torch.manual_seed(_SEED)
     run_pass(model, loss, tape, inputs, targets, route)
