@@ -20,9 +20,16 @@ from veilset.privacy.ledger import Ledger, Line
 
 
 def join_if_launched(device: str = "cpu") -> None:
-    """Join the group when torchrun started this process; otherwise do nothing."""
+    """Join the group when torchrun started this process; otherwise do nothing.
+
+    On CUDA every process of a machine gets a device of its own; what is kept on the CPU (the ledger's numbers) still
+    travels by gloo.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+        on_cuda = device.startswith("cuda")
+        if on_cuda:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo")
 
 
 def rank_and_size() -> tuple[int, int]:

@@ -70,7 +70,7 @@ class Tape:
         self._uses = [0] * len(parameters)
         self._rows: list[Tensor | None] = [None] * len(parameters)
         self._products: list[Product | None] = [None] * len(parameters)
-        self._anchor = torch.zeros((), requires_grad=True)
+        self._anchor = torch.zeros((), device=parameters[0].device, requires_grad=True)
         self.bytes_seen = 0
 
     def place_of(self, value: object) -> int | None:
@@ -131,7 +131,7 @@ class Tape:
         if product is not None:
             return product.squares.double()
         if rows is None:
-            return torch.zeros(self.units, dtype=torch.float64)
+            return self._anchor.new_zeros(self.units, dtype=torch.float64)
         lengths: Tensor = torch.linalg.vector_norm(rows.flatten(1), dim=1)
         return lengths.double().square()
 
