@@ -112,8 +112,12 @@ class Method(ABC):
     def sample(self, count: int, seed: int = 0) -> Samples:
         """Draw `count` labelled images. Before `fit` this raises."""
 
+    def default_samples(self, facts: PublicFacts) -> int:
+        """How many images are released when the user names no number: enough for a student to learn from."""
+        return min(20_000, max(facts.units, 1000))
+
     def models(self) -> dict[str, ReleasedModel]:
-        """Networks to publish, by name (`generator`, `student`)."""
+        """Networks to publish, by name (`generator`, `student`, `teacher`)."""
         return {}
 
     def not_fitted(self) -> VeilsetError:

@@ -30,8 +30,6 @@ from veilset.release.certifying import certify
 from veilset.release.format import Release
 
 _LEDGER = "ledger.jsonl"
-# Enough for a student to learn from; more can be drawn from the released generator.
-_DEFAULT_SAMPLES = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +109,7 @@ def run(
         session.finish()
         if isinstance(ledger, SharedLedger):
             ledger.synchronise()
-        samples = method.sample(job.samples or min(_DEFAULT_SAMPLES, max(vault.facts.units, 1000)), job.seed)
+        samples = method.sample(job.samples or method.default_samples(vault.facts), job.seed)
         certificate = certify(
             ledger.lines,
             vault.facts,

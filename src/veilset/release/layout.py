@@ -13,7 +13,7 @@ DATA = "data.npz"
 CARD = "card.md"
 CERTIFICATE = "certificate.json"
 SIGNATURE = "certificate.sig"
-MODELS = ("generator", "student")
+MODELS = ("generator", "student", "teacher")
 
 # Far above any real file, and low enough that hashing ends: a hostile release may hold a sparse file of many terabytes.
 _LARGEST = {".md": 1 << 22, ".json": 1 << 24, ".safetensors": 1 << 36}

@@ -1,0 +1,345 @@
+"""DP-ImgSyn: public images, aligned with private ones by a private teacher, and labelled by it.
+
+Soufleri, Ravikumar, Roy, "DP-ImgSyn: Dataset Alignment for Obfuscated, Differentially Private Image Synthesis" (TMLR
+2024). What we changed: the statistic of all layers is one clipped vector with one noise (the paper charges twenty
+layers as one); the teacher is a linear head on scattering features unless a network is named; maps keep their position;
+public images come in many variations. The preset `paper` does without the last three.
+
+Privacy: unit as in the vault; relation add/remove-one; sensitivity the clip norm of each sum; events the teacher's
+Poisson-sampled Gaussians, one Gaussian for the statistic (none without alignment) and, for `start=merf`, merf's;
+assumes that rows depend on their own image alone, which the session tries. docs/imgsyn.md has the argument.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from veilset.core.errors import InputError
+from veilset.core.files import write_whole
+from veilset.core.randomness import derive_seed, numpy_generator
+from veilset.core.records import Images, Records
+from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
+from veilset.methods.baselines.merf import Merf, MerfConfig
+from veilset.privacy.accounting import calibrate
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event, Plan
+from veilset.privacy.mechanisms import Session
+from veilset.privacy.vault import PublicFacts
+from veilset.training.alignment import AlignConfig, Stop, align, in_parallel, turning_point
+from veilset.training.moments import Form, LayerMoments
+from veilset.training.starts import Batch, Start, public_pictures, starting_images
+from veilset.training.teachers import Teacher, TeacherConfig, plan_teacher, train_teacher
+from veilset.training.teachers.config import KindOrAuto, Recipe
+from veilset.training.variations import Variation
+
+_TEACHER, _STATISTICS = "teacher", "statistics"
+
+# By class, a row and its count of one are clipped as one vector; the count is this share of the row's bound.
+_COUNT_SHARE = 0.25
+# Public pictures that fix centres, scales and the bound of the statistic's rows.
+_PICTURES, _AT_ONCE = 1000, 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImgsynConfig(Config):
+    """Public settings of DP-ImgSyn.
+
+    Args:
+        teacher: "scattering", "network", "pretrained" or "auto" (training/teachers).
+        network: of a teacher that is one, e.g. resnet18 as in the paper.
+        start: "public", "noise", "filtered_noise", "drawn", "merf" (a DP generator of the same vault), or "auto":
+            public images where there are any, else drawn patterns.
+        start_share: share of the privacy for merf.
+        blur: side of the low-pass kernel of filtered noise, odd, 3 to 15.
+        variation: of public images: "none", "turned", or "all" (training/variations.py).
+        statistics: "map" keeps positions, "channel" is the paper's.
+        by_class: one statistic for each class.
+        statistics_share: share of the privacy for the statistic.
+        aligned_share: share of the images that are aligned; the others are only varied and labelled.
+        batch: images aligned together.
+        iterations, stop, learning_rate, feature_weight, class_weight, variation_weight, square_weight: AlignConfig.
+        temperature: of the soft labels; above 1 makes them softer.
+    """
+
+    teacher: KindOrAuto = "auto"
+    network: str = "resnet18"
+    start: Literal["auto", "public", "noise", "filtered_noise", "drawn", "merf"] = "auto"
+    start_share: float = 0.4
+    blur: int = 3
+    variation: Variation = "all"
+    statistics: Form = "map"
+    by_class: bool = False
+    statistics_share: float = 0.2
+    aligned_share: float = 0.5
+    batch: int = 100
+    iterations: int = 10
+    stop: Stop = "fixed"
+    learning_rate: float = 0.05
+    feature_weight: float = 1.0
+    class_weight: float = 1.0
+    variation_weight: float = 1e-4
+    square_weight: float = 3e-8
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.alignment()
+        for name in ("start_share", "statistics_share"):
+            if not 0 < getattr(self, name) < 1:
+                raise InputError(f"Expected {name} between 0 and 1, got {getattr(self, name)}.")
+        if self.start == "merf" and self.start_share + self.statistics_share >= 1:
+            raise InputError("Expected start_share + statistics_share < 1, so that the teacher gets a share, too.")
+        if not 0 <= self.aligned_share <= 1:
+            raise InputError(f"Expected aligned_share between 0 and 1, got {self.aligned_share}.")
+        if not 3 <= self.blur <= 15 or self.blur % 2 == 0:
+            raise InputError(f"Expected blur to be odd and from 3 to 15, got {self.blur}.")
+        if self.batch < 1 or not self.temperature > 0:
+            raise InputError(f"Expected batch >= 1 and temperature > 0, got {self.batch} and {self.temperature}.")
+        for name, kind in (("variation", Variation), ("statistics", Form), ("teacher", KindOrAuto)):
+            if getattr(self, name) not in get_args(kind):
+                raise InputError(f"Expected {name} to be one of {', '.join(get_args(kind))}.")
+
+    def alignment(self) -> AlignConfig:
+        """The settings of Algorithm 1."""
+        return AlignConfig(**{field.name: getattr(self, field.name) for field in fields(AlignConfig)})
+
+    @property
+    def aligns(self) -> bool:
+        """Whether any image is moved towards a statistic, so that one is needed."""
+        return self.iterations > 0 and self.aligned_share > 0 and self.feature_weight > 0
+
+
+class Imgsyn(Method):
+    """DP-ImgSyn."""
+
+    name = "imgsyn"
+    title = "Public images aligned with private ones (DP-ImgSyn)"
+    paper = "Soufleri, Ravikumar, Roy, TMLR 2024, https://openreview.net/forum?id=KleJZ9ZzYw"
+    guarantee = "dp"
+    releases = ("images", "labels", "soft_labels", "teacher")
+    config_type = ImgsynConfig
+    config: ImgsynConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {},
+        "fast": {"aligned_share": 0.2, "iterations": 5},
+        "paper": {
+            "teacher": "network",
+            "variation": "none",
+            "statistics": "channel",
+            "aligned_share": 1.0,
+            "batch": 80,
+            "learning_rate": 0.1,
+            "feature_weight": 10.0,
+            "variation_weight": 2.5e-5,
+        },
+    }
+
+    def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
+        """The statistic and the starting images get their shares, the teacher what is left."""
+        recipe, teacher = self._teacher_for(facts, budget)
+        before, after = self._other_events(facts, budget)
+        shown: dict[str, float | int | str] = {
+            "teacher": recipe.kind if recipe.kind == "scattering" else f"{recipe.kind} {recipe.network}",
+            "share of the privacy for the statistic": self.config.statistics_share if after else 0.0,
+        }
+        if after:
+            shown["noise of a mean, in lengths of a row"] = after[0].noise_multiplier / facts.units
+        return Plan(budget=budget, events=(*before, teacher, *after), facts=shown)
+
+    def fit(self, session: Session, public: Records | None, context: Context) -> None:
+        """Section 4.1: the teacher and the statistic. Everything after them is post-processing."""
+        facts, config = session.facts, self.config
+        # 0. Starting images: public ones, or those of a DP generator of the same vault.
+        self._facts, self._context, self._public = facts, context, public
+        self._merf: Merf | None = None
+        if config.start == "merf":
+            self._merf = Merf(MerfConfig())
+            self._merf.fit(session, public, context)
+
+        # 1. The teacher, by DP-SGD.
+        recipe, event = self._teacher_for(facts, session.plan.budget)
+        self._teacher: Teacher = train_teacher(session, recipe, event, public, context)
+
+        # 2. One noisy sum of the moments of all layers.
+        if not config.aligns:
+            return
+        moments = LayerMoments(self._teacher, config.statistics, self._pictures())
+        bound = moments.clip_norm
+
+        def row(images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG001 (the session places rows by class)
+            layers = moments.observe(images.to(context.device).permute(0, 3, 1, 2).float() / 255)[1]
+            rows = moments.rows(layers).cpu()
+            return (
+                torch.cat([rows, torch.full_like(rows[:, :1], _COUNT_SHARE * bound)], dim=1)
+                if config.by_class
+                else rows
+            )
+
+        released = session.gaussian_sum(
+            row,
+            label=_STATISTICS,
+            clip_norm=bound * math.hypot(1, _COUNT_SHARE) if config.by_class else bound,
+            noise_multiplier=session.planned(_STATISTICS).noise_multiplier,
+            by_class=config.by_class,
+            batch=_AT_ONCE,
+        )
+        self._moments = moments
+        means = class_means(released, _COUNT_SHARE * bound, facts) if config.by_class else released[None] / facts.units
+        self._target = means.float().to(context.device)
+
+    def sample(self, count: int, seed: int = 0) -> Samples:
+        """Sections 4.2 and 4.3: align batch after batch, store 8 bits, and label what is stored."""
+        if not hasattr(self, "_teacher"):
+            raise self.not_fitted()
+        config, context = self.config, self._context
+        batches = math.ceil(count / config.batch)
+        starts = self._starts(count, seed)
+        if config.aligns:
+            alignment = self._settled(starts)
+        kept = _KeptBatches(context.workspace, count, seed)
+
+        def work(number: int) -> Tensor:
+            done = kept.load(number)
+            if done is not None:
+                return done
+            images = starts(number, config.batch).to(context.device)
+            # Batches that are aligned are spread evenly over all of them.
+            chosen = math.floor((number + 1) * config.aligned_share) > math.floor(number * config.aligned_share)
+            if config.aligns and chosen:
+                images = align(images, self._aims(number), self._moments, self._target, alignment).images
+            return kept.save(number, (images * 255).round().to(torch.uint8).cpu())
+
+        images, soft = [], []
+        with context.progress.task("aligning images", batches) as task:
+            for part in in_parallel(work, batches):
+                images.append(part)
+                task.advance()
+        pictures = torch.cat(images)[:count]
+        with context.progress.task("labelling images", batches) as task, torch.no_grad():
+            for part in torch.split(pictures, config.batch):
+                logits = self._teacher(part.to(context.device).float() / 255)
+                soft.append((logits / config.temperature).softmax(dim=1).cpu())
+                task.advance()
+        # An image and its label keep no place that tells whether it was aligned.
+        order = numpy_generator(seed, "imgsyn order").permutation(count)
+        soft_labels = torch.cat(soft).numpy()[order]
+        stored: Images = np.ascontiguousarray(pictures.permute(0, 2, 3, 1).numpy()[order])
+        return Samples(images=stored, labels=soft_labels.argmax(axis=1).astype(np.int64), soft_labels=soft_labels)
+
+    def default_samples(self, facts: PublicFacts) -> int:
+        """As many as a student can still learn from, whatever the size of the vault; fewer where images are large."""
+        return 60_000 if facts.shape[0] * facts.shape[1] <= 32 * 32 else 12_000
+
+    def models(self) -> dict[str, ReleasedModel]:
+        """The private teacher."""
+        if not hasattr(self, "_teacher"):
+            raise self.not_fitted()
+        return {"teacher": ReleasedModel(weights=self._teacher.weights(), description=dict(self._teacher.description))}
+
+    def _teacher_for(self, facts: PublicFacts, budget: Budget) -> tuple[Recipe, Event]:
+        """Recipe and event of the teacher, with the noise that makes all events together spend the budget."""
+        # Whether there are public images is known to plan_teacher as a check only, and `fit` makes it.
+        wanted = TeacherConfig(kind=self.config.teacher, network=self.config.network, label=_TEACHER)
+        _, alone = plan_teacher(wanted, facts, True, budget)
+        before, after = self._other_events(facts, budget)
+        noise = calibrate(budget, lambda noise: [*before, replace(alone, noise_multiplier=noise), *after])
+        return plan_teacher(replace(wanted, noise_multiplier=noise), facts, True, budget)
+
+    def _other_events(self, facts: PublicFacts, budget: Budget) -> tuple[list[Event], list[Event]]:
+        """What is spent before and after the teacher.
+
+        A sum with the noise of a single Gaussian at the whole budget, over the root of a share, costs that share.
+        """
+        config = self.config
+        before = Merf(MerfConfig()).plan(facts, budget).events if config.start == "merf" else ()
+        once = calibrate(budget, lambda noise: [Event(label=_STATISTICS, noise_multiplier=noise)])
+        after = Event(label=_STATISTICS, noise_multiplier=once / math.sqrt(config.statistics_share))
+        return (
+            [replace(e, noise_multiplier=e.noise_multiplier / math.sqrt(config.start_share)) for e in before],
+            [after] if config.aligns else [],
+        )
+
+    def _start_kind(self) -> Start:
+        config = self.config
+        if config.start == "auto" or config.start == "merf":
+            return "drawn" if self._public is None else "public"
+        return config.start
+
+    def _starts(self, count: int, seed: int) -> Batch:
+        """Batches of starting images."""
+        size = self.config.batch
+        if self._merf is not None:
+            drawn = self._merf.sample(math.ceil(count / size) * size, derive_seed(seed, "imgsyn start")).images
+            return lambda number, size: (
+                torch.from_numpy(drawn[number * size : (number + 1) * size]).permute(0, 3, 1, 2).float() / 255
+            )
+        return starting_images(
+            self._start_kind(),
+            self._facts.shape,
+            self._public,
+            variation=self.config.variation,
+            blur=self.config.blur,
+            seed=derive_seed(seed, "imgsyn start"),
+        )
+
+    def _pictures(self) -> Iterator[Tensor]:
+        """Public pictures for centres, scales and the bound, or what stands in for them."""
+        seed, shape = self._context.seed, self._facts.shape
+        if self._public is not None:
+            order = numpy_generator(seed, "imgsyn pictures").permutation(len(self._public.labels))[:_PICTURES]
+            for start in range(0, len(order), _AT_ONCE):
+                yield public_pictures(self._public, shape, order[start : start + _AT_ONCE]).to(self._context.device)
+            return
+        drawn = starting_images("drawn", shape, None, variation="none", blur=3, seed=derive_seed(seed, "pictures"))
+        for number in range(_PICTURES // _AT_ONCE):
+            yield drawn(number, _AT_ONCE).to(self._context.device)
+
+    def _aims(self, number: int) -> Tensor:
+        """Line 2 of Algorithm 1: target labels, all classes in turn over the whole release."""
+        first = number * self.config.batch
+        return (torch.arange(first, first + self.config.batch) % self._facts.classes).to(self._context.device)
+
+    def _settled(self, starts: Batch) -> AlignConfig:
+        """The alignment with the number of its iterations fixed, by the first batch if it is to be found."""
+        alignment = self.config.alignment()
+        if alignment.stop == "fixed":
+            return alignment
+        first = starts(0, self.config.batch).to(self._context.device)
+        curve = align(first, self._aims(0), self._moments, self._target, alignment).variations
+        return replace(alignment, iterations=turning_point(curve))
+
+
+def class_means(sums: Tensor, count_of_one: float, facts: PublicFacts) -> Tensor:
+    """Mean rows from noisy sums (classes, width + 1) whose last column counts; the public total keeps it sensible."""
+    counts = (sums[:, -1] / count_of_one).clamp(min=0.1 * facts.units / facts.classes)
+    return sums[:, :-1] / (counts * (facts.units / counts.sum()))[:, None]
+
+
+class _KeptBatches:
+    """Finished batches in the workspace, so that an interrupted run goes on. They are post-processed and safe."""
+
+    def __init__(self, workspace: Path | None, count: int, seed: int) -> None:
+        self._folder = None if workspace is None else workspace / f"imgsyn-{count}-{seed}"
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+
+    def load(self, number: int) -> Tensor | None:
+        place = self._place(number)
+        return torch.from_numpy(np.load(place, allow_pickle=False)) if place is not None and place.exists() else None
+
+    def save(self, number: int, images: Tensor) -> Tensor:
+        place = self._place(number)
+        if place is not None:
+            content = BytesIO()
+            np.save(content, images.numpy(), allow_pickle=False)
+            write_whole(place, content.getvalue())
+        return images
+
+    def _place(self, number: int) -> Path | None:
+        return None if self._folder is None else self._folder / f"{number}.npy"

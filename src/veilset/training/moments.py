@@ -1,0 +1,129 @@
+"""What a teacher's layers see on an image, as one short row: the statistic that alignment matches.
+
+DP-ImgSyn (Soufleri et al., 2024) matches mean and variance of what each norm layer reads. Here that is the `channel`
+form; the `map` form keeps the position as well, which tells a lung from a face where an average over the image does not.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from veilset.core.errors import InputError
+from veilset.training.teachers import Teacher
+from veilset.training.teachers.features import Code, ScatteringFeatures
+
+Form = Literal["map", "channel"]
+
+# Maps of a network are averaged down to this side; a scattering transform's have at most this one.
+_MAP_SIDE = 8
+# Public rows longer than this quantile of them would be shortened: half, because noise grows with the bound.
+_CLIP_QUANTILE = 0.5
+_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm2d, nn.BatchNorm2d)
+
+
+class LayerMoments(nn.Module):
+    """Rows of an image's moments in all layers of a teacher, centred and scaled by public pictures.
+
+    Each layer is divided by the length that its rows have on public pictures, so that layers count alike; a row of all
+    layers is then about sqrt(layers) long. `clip_norm` is the bound to clip rows to.
+
+    Privacy: a row depends on its own image, on the teacher (released before) and on public pictures.
+    """
+
+    def __init__(self, teacher: Teacher, form: Form, pictures: Iterable[Tensor]) -> None:
+        super().__init__()
+        if form not in get_args(Form):
+            raise InputError(f"Expected statistics map or channel, got {form!r}.")
+        self.teacher, self.form = teacher, form
+        with torch.no_grad():
+            parts = [self._raw(self.observe(part)[1]) for part in pictures]
+            layers = [torch.cat(layer) for layer in zip(*parts, strict=True)]
+            self.centres = [layer.mean(dim=0) for layer in layers]
+            self.scales = [
+                float((layer - centre).norm(dim=1).square().mean().sqrt().clamp_min(1e-6))
+                for layer, centre in zip(layers, self.centres, strict=True)
+            ]
+            lengths = self._scaled(layers).norm(dim=1)
+        self.width = sum(len(centre) for centre in self.centres)
+        self.clip_norm = float(lengths.quantile(_CLIP_QUANTILE))
+
+    def observe(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Logits, and for every layer what it reads: (b, C, h, w)."""
+        return observe(self.teacher.network, images)
+
+    def rows(self, layers: list[Tensor]) -> Tensor:
+        """The rows (b, width), clipped to `clip_norm`; gradients flow to the images."""
+        rows = self._scaled(self._raw(layers))
+        return rows * (self.clip_norm / rows.norm(dim=1, keepdim=True).clamp_min(self.clip_norm))
+
+    def distance(self, mean_row: Tensor, target: Tensor) -> Tensor:
+        """How far the mean row of a batch is from the released one: Equation 1 of the paper, in public scales.
+
+        In the channel form second moments become deviations, as in the paper; noise can make a variance negative, so it
+        is floored.
+        """
+        if self.form == "map":
+            return (mean_row - target).square().sum(dim=-1).mean()
+        ours, theirs = self._mean_and_deviation(mean_row), self._mean_and_deviation(target)
+        return torch.stack(
+            [
+                ((mine - other) / scale).square().sum(dim=-1).mean()
+                for mine, other, scale in zip(ours, theirs, self.scales, strict=True)
+            ]
+        ).sum()
+
+    def _raw(self, layers: list[Tensor]) -> list[Tensor]:
+        if self.form == "channel":
+            return [torch.cat([maps.mean(dim=(2, 3)), maps.square().mean(dim=(2, 3))], dim=1) for maps in layers]
+        return [
+            (maps if maps.shape[-1] <= _MAP_SIDE else functional.adaptive_avg_pool2d(maps, _MAP_SIDE)).flatten(1)
+            for maps in layers
+        ]
+
+    def _scaled(self, layers: list[Tensor]) -> Tensor:
+        parts = zip(layers, self.centres, self.scales, strict=True)
+        return torch.cat([(layer - centre) / scale for layer, centre, scale in parts], dim=1)
+
+    def _mean_and_deviation(self, row: Tensor) -> list[Tensor]:
+        found = []
+        parts = torch.split(row, [len(centre) for centre in self.centres], dim=-1)
+        for part, centre, scale in zip(parts, self.centres, self.scales, strict=True):
+            mean, square = (part * scale + centre).chunk(2, dim=-1)
+            deviation = (square - mean.square()).clamp_min(1e-4).sqrt()
+            found.append(torch.cat([mean, deviation], dim=-1))
+        return found
+
+
+def observe(network: nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Logits of a teacher's network, and the maps (b, C, h, w) that its norm layers read, in the order of use."""
+    code = getattr(network, "code", None)
+    if isinstance(code, Code) and isinstance(code.extractor, ScatteringFeatures):
+        features = code.extractor(images)
+        scattering = code.extractor.scattering
+        maps = features.unflatten(1, (scattering.out_channels, scattering.out_size, scattering.out_size))
+        logits: Tensor = network.get_submodule("head")(code.of_features(features))
+        return logits, [maps]
+    seen: list[Tensor] = []
+    hooks = [
+        module.register_forward_pre_hook(lambda _, inputs: seen.append(_as_maps(inputs[0])))
+        for module in network.modules()
+        if isinstance(module, _NORMS)
+    ]
+    try:
+        logits = network(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not seen:
+        raise InputError("Expected a teacher with norm layers to take statistics from, found none. Set iterations=0.")
+    return logits, seen
+
+
+def _as_maps(values: Tensor) -> Tensor:
+    """What a norm layer reads as (b, C, h, w): a transformer's tokens (b, t, C) are a column of pixels."""
+    if values.ndim == 4:
+        return values
+    return values.transpose(1, 2)[..., None] if values.ndim == 3 else values[..., None, None]
