@@ -59,7 +59,8 @@ class ImgsynConfig(Config):
         start_share: share of the privacy for merf.
         blur: side of the low-pass kernel of filtered noise, odd, 3 to 15.
         variation: of public images: "none", "turned", or "all" (training/variations.py).
-        statistics: "map" keeps positions, "channel" is the paper's.
+        statistics: "code" (what a head reads), "map" (keeps positions), "channel" (the paper's), or "auto": code
+            where the teacher has one, else map.
         by_class: one statistic for each class.
         statistics_share: share of the privacy for the statistic.
         aligned_share: share of the images that are aligned; the others are only varied and labelled.
@@ -74,7 +75,7 @@ class ImgsynConfig(Config):
     start_share: float = 0.4
     blur: int = 3
     variation: Variation = "all"
-    statistics: Form = "map"
+    statistics: Form = "auto"
     by_class: bool = False
     statistics_share: float = 0.2
     aligned_share: float = 0.5

@@ -1,7 +1,9 @@
-"""What a teacher's layers see on an image, as one short row: the statistic that alignment matches.
+"""What a teacher sees on an image, as one row of numbers: the statistic that alignment matches.
 
-DP-ImgSyn (Soufleri et al., 2024) matches mean and variance of what each norm layer reads. Here that is the `channel`
-form; the `map` form keeps the position as well, which tells a lung from a face where an average over the image does not.
+DP-ImgSyn (Soufleri et al., 2024) matches mean and variance of what each norm layer reads: the `channel` form here. The
+`map` form keeps the position as well, which tells a lung from a face where an average over the image does not. The
+`code` form is what a linear head reads, along public directions: a few hundred numbers instead of thousands, so that the
+same noise hides far less of them.
 """
 
 from collections.abc import Iterable
@@ -15,7 +17,7 @@ from veilset.core.errors import InputError
 from veilset.training.teachers import Teacher
 from veilset.training.teachers.features import Code, ScatteringFeatures
 
-Form = Literal["map", "channel"]
+Form = Literal["auto", "code", "map", "channel"]
 
 # Maps of a network are averaged down to this side; a scattering transform's have at most this one.
 _MAP_SIDE = 8
@@ -36,8 +38,12 @@ class LayerMoments(nn.Module):
     def __init__(self, teacher: Teacher, form: Form, pictures: Iterable[Tensor]) -> None:
         super().__init__()
         if form not in get_args(Form):
-            raise InputError(f"Expected statistics map or channel, got {form!r}.")
-        self.teacher, self.form = teacher, form
+            raise InputError(f"Expected statistics to be one of {', '.join(get_args(Form))}, got {form!r}.")
+        has_code = isinstance(getattr(teacher.network, "code", None), Code)
+        if form == "code" and not has_code:
+            raise InputError("Only a teacher with a head on fixed features has a code. Set statistics=map or channel.")
+        self.teacher = teacher
+        self.form: Form = ("code" if has_code else "map") if form == "auto" else form
         with torch.no_grad():
             parts = [self._raw(self.observe(part)[1]) for part in pictures]
             layers = [torch.cat(layer) for layer in zip(*parts, strict=True)]
@@ -52,7 +58,7 @@ class LayerMoments(nn.Module):
 
     def observe(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits, and for every layer what it reads: (b, C, h, w)."""
-        return observe(self.teacher.network, images)
+        return observe(self.teacher.network, images, self.form)
 
     def rows(self, layers: list[Tensor]) -> Tensor:
         """The rows (b, width), clipped to `clip_norm`; gradients flow to the images."""
@@ -65,7 +71,7 @@ class LayerMoments(nn.Module):
         In the channel form second moments become deviations, as in the paper; noise can make a variance negative, so it
         is floored.
         """
-        if self.form == "map":
+        if self.form != "channel":
             return (mean_row - target).square().sum(dim=-1).mean()
         ours, theirs = self._mean_and_deviation(mean_row), self._mean_and_deviation(target)
         return torch.stack(
@@ -97,15 +103,19 @@ class LayerMoments(nn.Module):
         return found
 
 
-def observe(network: nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Logits of a teacher's network, and the maps (b, C, h, w) that its norm layers read, in the order of use."""
+def observe(network: nn.Module, images: Tensor, form: Form) -> tuple[Tensor, list[Tensor]]:
+    """Logits of a teacher's network, and what its layers read, (b, C, h, w) each, in the order of use."""
     code = getattr(network, "code", None)
-    if isinstance(code, Code) and isinstance(code.extractor, ScatteringFeatures):
+    if isinstance(code, Code):
         features = code.extractor(images)
-        scattering = code.extractor.scattering
-        maps = features.unflatten(1, (scattering.out_channels, scattering.out_size, scattering.out_size))
-        logits: Tensor = network.get_submodule("head")(code.of_features(features))
-        return logits, [maps]
+        projected = code.project(features)
+        logits: Tensor = network.get_submodule("head")(functional.normalize(projected, dim=1))
+        if form == "code":
+            return logits, [projected[..., None, None]]
+        if isinstance(code.extractor, ScatteringFeatures):
+            scattering = code.extractor.scattering
+            sides = (scattering.out_channels, scattering.out_size, scattering.out_size)
+            return logits, [features.unflatten(1, sides)]
     seen: list[Tensor] = []
     hooks = [
         module.register_forward_pre_hook(lambda _, inputs: seen.append(_as_maps(inputs[0])))

@@ -57,12 +57,12 @@ class Code(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The code of each image; gradients flow to the images."""
-        return self.of_features(self.extractor(images))
+        return functional.normalize(self.project(self.extractor(images)), dim=1)
 
-    def of_features(self, features: Tensor) -> Tensor:
-        """The code of an image with these features."""
-        centred = features - self.get_buffer("centre")
-        return functional.normalize(centred @ self.get_buffer("projection"), dim=1)
+    def project(self, features: Tensor) -> Tensor:
+        """Features seen along the public directions, before they are brought to length 1."""
+        projected: Tensor = (features - self.get_buffer("centre")) @ self.get_buffer("projection")
+        return projected
 
     @torch.no_grad()
     def learn_directions(self, pictures: Iterable[Tensor]) -> None:
