@@ -5,7 +5,21 @@ from typing import Annotated
 import typer
 
 from veilset._version import __version__
-from veilset.cli import account, attack, demo, evaluate, export, keygen, methods, plan, synthesize, train, verify
+from veilset.cli import (
+    account,
+    attack,
+    compare,
+    demo,
+    evaluate,
+    export,
+    keygen,
+    methods,
+    plan,
+    report,
+    synthesize,
+    train,
+    verify,
+)
 from veilset.cli.console import guarded
 
 app = typer.Typer(
@@ -40,6 +54,8 @@ for command in (
     train.train,
     evaluate.evaluate,
     attack.attack,
+    report.report,
+    compare.compare,
     export.export,
     account.account,
     keygen.keygen,

@@ -1,0 +1,55 @@
+"""`veilset compare`: methods x datasets x epsilons x seeds, resumable, with tables and plots."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from veilset.cli.console import Console, RichProgress
+from veilset.cli.options import AsJson
+
+
+def compare(
+    suite: Annotated[Path, typer.Argument(metavar="SUITE.toml", help="What to compare; see benchmarks/suites.")],
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A folder; a second call goes on with what it holds.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Where relative data paths start.  [default: $VEILSET_DATA]")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run every method on every dataset and write JSON lines, a Markdown and an HTML table, and plots."""
+    from veilset.core.errors import VeilsetError
+    from veilset.core.files import write_whole
+    from veilset.pipeline.compare import RESULTS
+    from veilset.pipeline.compare import compare as run_suite
+    from veilset.pipeline.suite import data_folder, read_suite
+    from veilset.report.comparison import html, markdown, plots_of, rows_of
+
+    console = Console(as_json=as_json)
+    wanted = read_suite(suite)
+    done = run_suite(wanted, out, data_folder(suite, data).resolve(), progress=RichProgress())
+    for title, reason in done.failures:
+        console.warn(f"{title} failed: {reason}")
+    if not done.lines:
+        raise VeilsetError("No cell of the suite ended well, so there is nothing to compare.")
+    rows = rows_of(done.lines, {each.name: each.published or each.name for each in wanted.datasets})
+    plots = plots_of(rows)
+    for name, picture in plots.items():
+        write_whole(out / name, picture.encode())
+    write_whole(out / "table.md", markdown(wanted.name, rows, done.lines).encode())
+    write_whole(out / "comparison.html", html(wanted.name, rows, done.lines, plots).encode())
+    names = list(dict.fromkeys(name for row in rows for name in row.ours))
+    console.table(
+        wanted.name,
+        ["dataset", "epsilon", *names],
+        [
+            [row.dataset, f"{row.epsilon:g}", *(row.ours[n].shown if n in row.ours else "" for n in names)]
+            for row in rows
+        ],
+    )
+    console.say(f"Results: {out / RESULTS}. Read {out / 'table.md'} or {out / 'comparison.html'}.")
+    failures = [{"cell": title, "reason": reason} for title, reason in done.failures]
+    console.result({"out": str(out), "cells": len(done.lines), "failures": failures})
+    if failures:
+        raise VeilsetError(f"{len(failures)} cell(s) failed; the others are kept. Call the same again to retry them.")

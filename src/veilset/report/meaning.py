@@ -1,0 +1,103 @@
+"""What a guarantee means for one person: how often the best possible attacker is right about them."""
+
+import math
+from dataclasses import dataclass
+
+from veilset.privacy.accounting import delta_of, epsilon_of
+from veilset.privacy.events import Event
+from veilset.privacy.ledger import check_chain
+from veilset.release.certificate import Certificate
+
+# Pricing a prefix of the ledger can take a second; past this many distinct costs only the total is told.
+_MOST_PRICED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """The attacker's best accuracy from even odds: by this ledger, and by epsilon and delta alone."""
+
+    epsilon: float
+    delta: float
+    best_guess: float
+    from_epsilon: float
+
+    @property
+    def right_of_100(self) -> int:
+        """Of 100 guesses, how many are right at most; rounded up."""
+        return min(100, math.ceil(100 * self.best_guess - 1e-9))
+
+
+def meaning_of(certificate: Certificate) -> Meaning | None:
+    """The meaning of a release's guarantee; None where there is none."""
+    if certificate.guarantee != "dp" or certificate.epsilon is None or certificate.delta is None:
+        return None
+    events = check_chain(certificate.ledger)
+    from_epsilon = guess_from_epsilon(certificate.epsilon, certificate.delta)
+    return Meaning(
+        epsilon=certificate.epsilon,
+        delta=certificate.delta,
+        best_guess=min(guess_from_events(events), from_epsilon),
+        from_epsilon=from_epsilon,
+    )
+
+
+def guess_from_events(events: list[Event]) -> float:
+    """How often the best test between "in the data" and "not in it" is right, when both are equally likely before.
+
+    The attacker sees the release and picks the likelier of two distributions P and Q. He is right with probability
+    (1 + TV(P, Q)) / 2, and no rule does better (Neyman and Pearson). TV is the hockey-stick divergence at epsilon 0,
+    which the privacy loss distribution of the ledger's events bounds: tighter than any single (epsilon, delta).
+    """
+    return (1 + delta_of(events, 0.0)) / 2
+
+
+def guess_from_epsilon(epsilon: float, delta: float) -> float:
+    """The same from (epsilon, delta) alone: (e^eps + delta) / (1 + e^eps).
+
+    The error rates a, b of a test obey e^eps a + b >= 1 - delta and a + e^eps b >= 1 - delta (Kairouz, Oh, Viswanath
+    2015, Theorem 2.1); adding both, a + b >= 2 (1 - delta) / (1 + e^eps), and the share of right guesses is
+    1 - (a + b) / 2.
+    """
+    return 1 - (1 - delta) / (1 + math.exp(epsilon)) if epsilon < 700 else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One entry of the timeline: equal events of several shards are one entry."""
+
+    time: str
+    label: str
+    shards: int
+    count: int
+    noise_multiplier: float
+    sampling_rate: float
+    spent: float | None
+    """Epsilon of this and all earlier entries at the certificate's delta."""
+
+
+def timeline(certificate: Certificate) -> list[Step]:
+    """The ledger as steps in time. Without a guarantee no step has a price."""
+    spends = [line for line in certificate.ledger if line["kind"] == "spend"]
+    merged: dict[tuple[object, ...], list[tuple[str, Event]]] = {}
+    for number, (line, event) in enumerate(zip(spends, check_chain(certificate.ledger), strict=True)):
+        # Shards differ in nothing but their number; everything else stays an entry of its own.
+        alike = (event.label, event.partition, event.noise_multiplier, event.sampling_rate, event.count)
+        merged.setdefault(alike if event.partition else (number,), []).append((str(line["time"]), event))
+    priced = certificate.guarantee == "dp" and certificate.delta is not None and len(merged) <= _MOST_PRICED
+    steps = []
+    sofar: list[Event] = []
+    for entries in merged.values():
+        time, event = entries[0]
+        sofar += [each for _, each in entries]
+        steps.append(
+            Step(
+                time=time,
+                label=event.label,
+                shards=len(entries) if event.partition else 0,
+                count=event.count,
+                noise_multiplier=event.noise_multiplier,
+                sampling_rate=event.sampling_rate,
+                spent=epsilon_of(sofar, certificate.delta) if priced and certificate.delta is not None else None,
+            )
+        )
+    return steps
