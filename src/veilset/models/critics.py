@@ -128,7 +128,8 @@ class _DownBlock(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         inner = self.convolution1(functional.leaky_relu(self.norm1(maps), _SLOPE))
         inner = self.convolution2(functional.leaky_relu(self.norm2(inner), _SLOPE))
-        return functional.avg_pool2d(inner, 2) + self.shortcut(functional.avg_pool2d(maps, 2))
+        halved: Tensor = functional.avg_pool2d(inner, 2) + self.shortcut(functional.avg_pool2d(maps, 2))
+        return halved
 
 
 class ScatteringCritic(nn.Module):

@@ -84,7 +84,8 @@ class SharedLedger:
 
     def synchronise(self) -> None:
         """Let every process know all lines up to now; all must call it."""
-        self._known = _text_from_first(json.dumps(self._ledger.lines) if self._ledger else None)
+        content = json.dumps(self._ledger.lines).encode() if self._ledger else b""
+        self._known = json.loads(bytes_from_first(content))
 
     def spend(self, event: Event) -> int:
         """Record that `event` is spent; no process goes on before that is durable."""
@@ -114,8 +115,12 @@ class SharedLedger:
         return int(from_first(torch.tensor(-1 if sequence is None else sequence)))
 
 
-def _text_from_first(text: str | None) -> Any:
-    content = (text or "").encode()
+def bytes_from_first(content: bytes) -> bytes:
+    """What rank 0 holds; what the others pass is not looked at."""
+    if rank_and_size()[1] == 1:
+        return content
     size = int(from_first(torch.tensor(len(content))))
-    sent = torch.frombuffer(bytearray(content), dtype=torch.uint8) if text else torch.zeros(size, dtype=torch.uint8)
-    return json.loads(bytes(from_first(sent).tolist()))
+    sent = torch.zeros(size, dtype=torch.uint8)
+    if rank_and_size()[0] == 0 and size:
+        sent = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    return from_first(sent).numpy().tobytes()

@@ -1,16 +1,21 @@
 """The paid steps of a DP-SGD run: a fresh Poisson sample, the callback's clipped sum, noise.
 
-Steps are leased from the ledger in chunks before they are taken, so that a run that was cut off cannot repeat one.
+Steps are leased from the ledger in chunks before they are taken, so that a run that was cut off cannot repeat one. What
+follows from the noisy sums (weights, state of an optimizer) may be kept at the end of a lease; a resumed run goes on
+from there without the steps that it leased and lost.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from typing import Any
 
 import numpy as np
 import torch
 
 from veilset.core.errors import BudgetError
+from veilset.core.files import write_whole
 from veilset.core.progress import SILENT, Progress
-from veilset.privacy.distributed import add_over_processes, from_first, rank_and_size
+from veilset.privacy.distributed import add_over_processes, bytes_from_first, from_first, rank_and_size
 from veilset.privacy.events import Event
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.purse import Purse
@@ -64,6 +69,30 @@ class GradientSteps:
         spread = self.event.noise_multiplier * self.clip_norm
         totals = [add_over_processes(total.detach()) for total in sums]
         return [from_first(self._noise.noisy(total, spread)) for total in totals]
+
+    @property
+    def lease_used_up(self) -> bool:
+        """Whether the next step needs a new lease: the moment to `keep` a state."""
+        return self._left_in_lease == 0
+
+    def keep(self, state: Mapping[str, Any]) -> None:
+        """Store what a resumed run goes on from: tensors and plain data, computed from noisy sums alone."""
+        place = self._purse.place_of_steps(self.event)
+        if place is not None and rank_and_size()[0] == 0:
+            content = BytesIO()
+            torch.save({"run": str(self._purse.ledger.header["run"]), "state": dict(state)}, content)
+            write_whole(place, content.getvalue())
+
+    def kept(self) -> dict[str, Any] | None:
+        """The last state that an earlier part of this run kept; every process gets that of rank 0."""
+        place = self._purse.place_of_steps(self.event)
+        here = place is not None and place.exists() and rank_and_size()[0] == 0
+        content = bytes_from_first(place.read_bytes() if here and place is not None else b"")
+        if not content:
+            return None
+        stored = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+        state: dict[str, Any] = stored["state"]
+        return state if stored["run"] == str(self._purse.ledger.header["run"]) else None
 
     def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         if self._features is None:

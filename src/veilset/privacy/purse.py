@@ -1,5 +1,6 @@
 """What of a plan is still to spend, what was spent already, and the paid results of a run that resumes."""
 
+import hashlib
 from io import BytesIO
 from pathlib import Path
 
@@ -49,6 +50,11 @@ class Purse:
         """How many steps of `event` were begun in earlier parts of this run."""
         leases = [line["body"] for line in self.ledger.lines if line["kind"] == "lease"]
         return sum(int(b["steps"]) for b in leases if (b["label"], b["shard"]) == (event.label, event.shard))
+
+    def place_of_steps(self, event: Event) -> Path | None:
+        """Where the state between the steps of `event` may be kept."""
+        name = hashlib.sha256(f"{event.label}/{event.shard}".encode()).hexdigest()[:16]
+        return None if self._workspace is None else self._workspace / f"steps-{name}.pt"
 
     def keep(self, result: torch.Tensor) -> torch.Tensor:
         """Store a paid result for a resumed run."""

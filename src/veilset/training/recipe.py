@@ -92,19 +92,25 @@ def rate_share(step: int, total: int, schedule: Schedule) -> float:
 
 
 class WeightAverage:
-    """An exponential moving average of weights and float buffers, quick to forget the random start."""
+    """An average of weights and float buffers over steps.
 
-    def __init__(self, network: nn.Module, decay: float) -> None:
+    Args:
+        network: whose `state_dict` is averaged; `state` has the same form.
+        decay: of an exponential moving average, quick to forget the random start; None averages all updates alike
+            (Polyak and Juditsky 1992).
+    """
+
+    def __init__(self, network: nn.Module, decay: float | None) -> None:
         self.decay = decay
         self.state = copy.deepcopy(network.state_dict())
 
     @torch.no_grad()
     def update(self, network: nn.Module, step: int) -> None:
-        """Take in the weights after `step`."""
-        decay = min(self.decay, (1 + step) / (10 + step))
+        """Take in the weights after `step`, counted from 0 at the first update."""
+        share = 1 / (1 + step) if self.decay is None else 1 - min(self.decay, (1 + step) / (10 + step))
         for name, value in network.state_dict().items():
             if value.is_floating_point():
-                self.state[name].lerp_(value, 1 - decay)
+                self.state[name].lerp_(value, share)
             else:
                 self.state[name].copy_(value)
 

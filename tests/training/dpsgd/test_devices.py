@@ -10,7 +10,7 @@ from reference import clipped, cross_entropy, difference, flat, unit_gradients
 from torch import nn
 
 from veilset.training.dpsgd import ClippedGradients, LinearHeadGradients
-from veilset.training.dpsgd.averaging import WeightAverages
+from veilset.training.recipe import WeightAverage
 
 
 class Everything(nn.Module):
@@ -70,10 +70,9 @@ def test_heads_and_averages():
     expected = flat(LinearHeadGradients(head, 0.5).sum(rows, targets))
     with torch.device("meta"):
         assert torch.equal(flat(LinearHeadGradients(head, 0.5).sum(rows, targets)), expected)
-        averages = WeightAverages(list(head.parameters()), None)
-        averages.update()
-        averages.apply()
-    assert {value.device.type for value in head.parameters()} == {"cpu"}
+        average = WeightAverage(head, None)
+        average.update(head, 0)
+    assert {value.device.type for value in average.state.values()} == {"cpu"}
 
 
 def test_a_tensor_made_elsewhere_does_not_pass_unseen():

@@ -21,8 +21,8 @@ from veilset.training.dpsgd import (
     sampling_rate_for,
     train_private,
 )
-from veilset.training.dpsgd.averaging import WeightAverages
 from veilset.training.dpsgd.trainer import to_inputs
+from veilset.training.recipe import WeightAverage
 
 UNITS = 90
 
@@ -206,16 +206,14 @@ def test_schedules_start_and_end_where_they_should():
 
 
 def test_averages():
-    value = nn.Parameter(torch.zeros(2))
-    plain, moving = WeightAverages([value], None), WeightAverages([value], 0.5)
-    for number in (1.0, 2.0, 6.0):
-        value.data.fill_(number)
-        plain.update()
-        moving.update()
-    plain.apply()
-    assert value.tolist() == pytest.approx([3.0, 3.0])
-    moving.apply()
-    assert 3.0 < float(value[0].detach()) < 6.0
+    network = nn.Linear(2, 1, bias=False)
+    plain, moving = WeightAverage(network, None), WeightAverage(network, 0.5)
+    for step, number in enumerate((1.0, 2.0, 6.0)):
+        network.weight.data.fill_(number)
+        plain.update(network, step)
+        moving.update(network, step)
+    assert plain.state["weight"].flatten().tolist() == pytest.approx([3.0, 3.0])
+    assert 3.0 < float(moving.state["weight"][0, 0]) < 6.0
 
 
 @pytest.mark.parametrize("bias", [True, False])

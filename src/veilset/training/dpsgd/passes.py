@@ -60,8 +60,8 @@ def _by_vmap(model: nn.Module, loss: Loss, tape: Tape, inputs: Inputs, targets: 
     by_unit = torch.func.vmap(torch.func.grad(unit_loss, has_aux=True), in_dims=(None, 0, 0), randomness="different")
     # The fused attention kernels know no vmap.
     with sdpa_kernel(SDPBackend.MATH):
-        *inputs, targets = (side.reshape(tape.units, -1, *side.shape[1:]) for side in (*inputs, targets))
-        rows, losses = by_unit(values, tuple(inputs), targets)
+        *sides, wanted = (side.reshape(tape.units, -1, *side.shape[1:]) for side in (*inputs, targets))
+        rows, losses = by_unit(values, tuple(sides), wanted)
     for parameter, gradients in zip(tape.parameters, _in_order(rows, values), strict=True):
         place = tape.place_of(parameter)
         if place is not None:

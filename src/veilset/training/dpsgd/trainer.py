@@ -1,7 +1,8 @@
 """The DP-SGD loop (Abadi et al. 2016): clipped sums, noise, and then any optimizer.
 
 Each step asks the session for a noisy sum over a fresh Poisson sample; the callback clips. All that follows the noise
-(division by the expected batch, momentum, Adam, schedules, averages of iterates) is post-processing.
+(division by the expected batch, momentum, Adam, schedules, averages of iterates) is post-processing, and is kept in the
+run's workspace whenever a lease of steps is used up, so that a run that was cut off goes on from there.
 """
 
 import math
@@ -19,10 +20,10 @@ from veilset.core.randomness import derive_seed, torch_generator
 from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage
 from veilset.privacy.vault import PublicFacts
 from veilset.training.augment import AugmentConfig, augment
-from veilset.training.dpsgd.averaging import WeightAverages
 from veilset.training.dpsgd.clipping import ClippedGradients, Mode
 from veilset.training.dpsgd.linear_head import LinearHeadGradients
 from veilset.training.dpsgd.passes import Loss
+from veilset.training.recipe import WeightAverage
 
 Optimizer = Literal["sgd", "adam"]
 Schedule = Literal["constant", "linear", "cosine"]
@@ -210,9 +211,16 @@ def _loop(
     config: PrivateTraining,
     progress: Progress,
 ) -> nn.Module:
-    averages = WeightAverages(parameters, config.ema_decay or None)
+    average, averaged = WeightAverage(model, config.ema_decay or None), 0
     averages_from = 0 if config.ema_decay else round(config.average_from * config.steps)
     factors = [group["lr"] / config.learning_rate for group in optimizer.param_groups]
+    earlier = steps.kept()
+    if earlier is not None:
+        model.load_state_dict(earlier["weights"])
+        optimizer.load_state_dict(earlier["optimizer"])
+        for name, value in earlier["average"].items():
+            average.state[name].copy_(value)
+        averaged = earlier["averaged"]
     model.train()
     with progress.task(config.label, steps.steps_left) as task:
         for step in range(config.steps - steps.steps_left, config.steps):
@@ -223,9 +231,15 @@ def _loop(
                 group["lr"] = factor * config.rate_at(step)
             optimizer.step()
             if step >= averages_from:
-                averages.update()
+                average.update(model, averaged)
+                averaged += 1
+            if steps.lease_used_up:
+                # All of it follows from noisy sums; steps that were leased and lost are not taken again.
+                state = {"weights": model.state_dict(), "optimizer": optimizer.state_dict()}
+                steps.keep(state | {"average": average.state, "averaged": averaged})
             task.advance()
-    averages.apply()
+    if averaged:
+        model.load_state_dict(average.state)
     optimizer.zero_grad(set_to_none=True)
     return model.eval()
 
