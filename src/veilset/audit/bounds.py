@@ -38,9 +38,10 @@ Numbers = NDArray[np.float64]
 _SELECTION_SHARE = 0.2
 _CANDIDATES = 99
 _FEWEST_RUNS = 10
-# Factors on the noise between which the bound is looked for; errors that even the least noise forbids get its epsilon.
-_LEAST_FACTOR, _MOST_FACTOR = 0.05, 50.0
-_ACCURACY = 2e-3  # of the logarithm of the factor
+# Factors on the noise are powers of this, so that curves are computed once and shared. 1.01^-110 is a third.
+_BASE = 1.01
+_LEAST, _MOST = -110, 400
+_BUCKETS = 2e4
 _LARGEST_EPSILON, _PROFILE_POINTS = 30.0, 1500
 
 
@@ -135,22 +136,22 @@ class Family:
             place = int(np.argmax(distances))
             distance = float(distances[place])
             return place, gaussian_epsilon(1 / distance, self.delta) if distance > 0 else 0.0
-        forbids = functools.partial(self._excess, errors=errors)
-        low = high = 1.0
-        while high < _MOST_FACTOR and not (forbids(high) > 0).any():
-            low, high = high, high * 2
-        if high >= _MOST_FACTOR:
+        if not self._forbids(_MOST, errors):
             return int(np.argmin(errors.sums)), 0.0
-        while low > _LEAST_FACTOR and (forbids(low) > 0).any():
-            low, high = low / 2, low
-        while low > _LEAST_FACTOR and math.log(high / low) > _ACCURACY:
-            middle = math.sqrt(low * high)
-            low, high = (low, middle) if (forbids(middle) > 0).any() else (middle, high)
-        return int(np.argmax(forbids(high))), self.epsilon(high)
+        low, high = _LEAST - 1, _MOST  # the least power that forbids lies above low and not above high
+        guess = 0
+        while high - low > 1:
+            low, high = (low, guess) if self._forbids(guess, errors) else (guess, high)
+            # Near the claim first: far below it the curves are slow to compute.
+            guess = max((low + high) // 2, high - 32) if high <= 0 else (low + high) // 2
+        return int(np.argmax(self._excess(high, errors))), self.epsilon(_BASE**high)
 
-    def _excess(self, factor: float, errors: "Errors") -> Numbers:
-        """By how much each pair of rates breaks the curve at this factor; not above 0 where it is allowed."""
-        epsilons, deltas = self._profile(factor)
+    def _forbids(self, power: int, errors: "Errors") -> bool:
+        return bool((self._excess(power, errors) > 0).any())
+
+    def _excess(self, power: int, errors: "Errors") -> Numbers:
+        """By how much each pair of rates breaks the curve at this power; not above 0 where it is allowed."""
+        epsilons, deltas = self._profile(power)
         if errors.only_sums:
             return np.asarray(1 - errors.sums - deltas[0])
         growth = np.exp(epsilons)
@@ -164,20 +165,27 @@ class Family:
         return [replace(event, noise_multiplier=event.noise_multiplier * factor) for event in self.events]
 
     @functools.lru_cache(maxsize=256)  # noqa: B019 (a family lives as long as its audit)
-    def _profile(self, factor: float) -> tuple[Numbers, Numbers]:
+    def _profile(self, power: int) -> tuple[Numbers, Numbers]:
         """Epsilons from 0 up and the delta of the events at each, rounded up by the PLD."""
         from dp_accounting.pld import privacy_loss_distribution as pld
 
         total = None
-        for event in self._scaled(factor):
+        events = self._scaled(_BASE**power)
+        interval = max(1e-3, *(_loss(event) / _BUCKETS for event in events))
+        for event in events:
             one = pld.from_gaussian_mechanism(
-                event.noise_multiplier, value_discretization_interval=1e-3, sampling_prob=event.sampling_rate
+                event.noise_multiplier, value_discretization_interval=interval, sampling_prob=event.sampling_rate
             )
             steps = one.self_compose(event.count) if event.count > 1 else one
             total = steps if total is None else total.compose(steps)
         # More points where the bulk of the curve is decided.
         epsilons = _LARGEST_EPSILON * np.linspace(0, 1, _PROFILE_POINTS) ** 2
         return epsilons, np.asarray(total.get_delta_for_epsilon(epsilons)) if total is not None else 0 * epsilons
+
+
+def _loss(event: Event) -> float:
+    """About the largest privacy loss of one step."""
+    return 8 / event.noise_multiplier + 0.5 / event.noise_multiplier**2
 
 
 def _worst_world(events: Sequence[Event], delta: float) -> list[Event]:

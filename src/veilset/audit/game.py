@@ -14,8 +14,9 @@ Fixing the path of one run is fair: composition bounds events whose functions ar
 """
 
 import contextlib
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,11 +24,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from veilset.audit.bounds import Family, LowerBound, Scores, lower_bound
+from veilset.audit.bounds import Family, Scores, lower_bound
 from veilset.core.errors import VeilsetError
 from veilset.core.records import Images, Labels
 from veilset.data.images import ImageSet
-from veilset.privacy.events import Event
+from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Line
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
@@ -70,11 +71,10 @@ class Worlds:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is audited: `spend` takes a session and spends `events` through it, in the worst of `worlds`."""
+    """What is audited: `spend` takes a session and spends `plan` through it, in the worst of `worlds`."""
 
     name: str
-    events: tuple[Event, ...]
-    delta: float
+    plan: Plan
     worlds: Worlds
     spend: Callable[[Session], object]
     runs: int = 2000
@@ -124,6 +124,12 @@ class Scripted(NoiseSource):
         return torch.zeros(count, dtype=torch.float64)
 
 
+def seeded(seed: int) -> MakeNoise:
+    """Noise that can be repeated, a stream of its own at every call. For tests and benchmarks."""
+    numbers = itertools.count()
+    return lambda: NoiseSource(seed, next(numbers))
+
+
 class PlanSpent(BaseException):
     """Ends a rehearsal when its plan is spent; what would follow is post-processing."""
 
@@ -162,26 +168,26 @@ def play(subject: Subject, runs: int, make_noise: MakeNoise = NoiseSource) -> Sc
     return Scores(without=rehearsal.scores[0], present=rehearsal.scores[1])
 
 
-def judge(scores: Scores, events: Sequence[Event], delta: float, confidence: float) -> tuple[float, LowerBound]:
-    """The claimed epsilon of `events`, and the lower bound of the scores."""
-    family = Family(events, delta)
-    return family.epsilon(), lower_bound(scores, family, confidence)
-
-
 def audit(
     subject: Subject, *, runs: int | None = None, confidence: float = 0.95, make_noise: MakeNoise = NoiseSource
 ) -> Finding:
     """Play the game and judge the claim."""
-    start = time.perf_counter()
     runs = runs or subject.runs
-    scores = play(subject, runs, make_noise)
-    claimed, bound = judge(scores, subject.events, subject.delta, confidence)
+    return conclude(subject.name, lambda: (play(subject, runs, make_noise), subject.plan), runs, confidence)
+
+
+def conclude(name: str, game: Callable[[], tuple[Scores, Plan]], runs: int, confidence: float) -> Finding:
+    """Play `game`, which gives scores and the plan that is claimed, and say what its scores show."""
+    start = time.perf_counter()
+    scores, plan = game()
+    family = Family(plan.events, plan.budget.delta)
+    bound = lower_bound(scores, family, confidence)
     return Finding(
-        name=subject.name,
-        claimed_epsilon=claimed,
+        name=name,
+        claimed_epsilon=family.epsilon(),
         lower_bound=bound.epsilon,
         lower_bound_by_rates=bound.by_rates,
-        delta=subject.delta,
+        delta=plan.budget.delta,
         confidence=confidence,
         runs=runs,
         seconds=time.perf_counter() - start,

@@ -4,6 +4,7 @@ Adding a mechanism to `Session` without an entry here fails a test.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from veilset.audit.game import Subject, Worlds
 from veilset.core.registry import unknown_name
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
-from veilset.privacy.events import Event
+from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.training.dpsgd import PrivateTraining, train_private
 
@@ -52,7 +53,8 @@ def gaussian_sum_sampled(epsilon: float) -> Subject:
 
 
 def _sum(name: str, epsilon: float, kind: Event, *, by_class: bool = False) -> Subject:
-    (event,) = _priced(epsilon, kind)
+    plan = priced(epsilon, kind)
+    event = plan.events[0]
 
     def spend(session: Session) -> None:
         session.gaussian_sum(
@@ -64,24 +66,26 @@ def _sum(name: str, epsilon: float, kind: Event, *, by_class: bool = False) -> S
             by_class=by_class,
         )
 
-    return Subject(name=name, events=(event,), delta=_DELTA, worlds=dots(), spend=spend, runs=6000)
+    return Subject(name=name, plan=plan, worlds=dots(), spend=spend, runs=6000)
 
 
 def histogram(epsilon: float) -> Subject:
     """Noisy counts of bins; the record in question has a bin of its own."""
-    (event,) = _priced(epsilon, Event(label="counts", noise_multiplier=1.0))
+    plan = priced(epsilon, Event(label="counts", noise_multiplier=1.0))
+    event = plan.events[0]
 
     def spend(session: Session) -> None:
         session.histogram(
             lambda _, labels: labels[:, None], 2, label=event.label, noise_multiplier=event.noise_multiplier
         )
 
-    return Subject(name="histogram", events=(event,), delta=_DELTA, worlds=dots(), spend=spend, runs=6000)
+    return Subject(name="histogram", plan=plan, worlds=dots(), spend=spend, runs=6000)
 
 
 def quantile(epsilon: float) -> Subject:
     """The counts under a noisy quantile; the edge picked from them tells less."""
-    (event,) = _priced(epsilon, Event(label="quantile", noise_multiplier=1.0))
+    plan = priced(epsilon, Event(label="quantile", noise_multiplier=1.0))
+    event = plan.events[0]
 
     def spend(session: Session) -> None:
         session.quantile(
@@ -92,25 +96,26 @@ def quantile(epsilon: float) -> Subject:
             noise_multiplier=event.noise_multiplier,
         )
 
-    return Subject(name="quantile", events=(event,), delta=_DELTA, worlds=dots(), spend=spend, runs=6000)
+    return Subject(name="quantile", plan=plan, worlds=dots(), spend=spend, runs=6000)
 
 
 def shards(epsilon: float) -> Subject:
     """One sum over each of two disjoint shards, in parallel: the record is in one of them."""
     kinds = [Event(label="sum", noise_multiplier=1.0, partition="half", shard=shard) for shard in range(_SHARDS)]
-    events = _priced(epsilon, *kinds)
+    plan = priced(epsilon, *kinds)
 
     def spend(session: Session) -> None:
-        noise = events[0].noise_multiplier
+        noise = plan.events[0].noise_multiplier
         for part in session.shards(_SHARDS, partition="half"):
             part.gaussian_sum(pixels, label="sum", clip_norm=1.0, noise_multiplier=noise)
 
-    return Subject(name="shards", events=events, delta=_DELTA, worlds=dots(), spend=spend, runs=6000)
+    return Subject(name="shards", plan=plan, worlds=dots(), spend=spend, runs=6000)
 
 
 def gradient_steps(epsilon: float) -> Subject:
     """Noisy sums of clipped rows over fresh Poisson samples."""
-    (event,) = _priced(epsilon, Event(label="steps", noise_multiplier=1.0, sampling_rate=_RATE, count=_STEPS))
+    plan = priced(epsilon, Event(label="steps", noise_multiplier=1.0, sampling_rate=_RATE, count=_STEPS))
+    event = plan.events[0]
 
     def spend(session: Session) -> None:
         steps = session.gradient_steps(
@@ -123,7 +128,7 @@ def gradient_steps(epsilon: float) -> Subject:
         while steps.steps_left:
             steps.step(lambda images, labels: [pixels(images, labels).sum(dim=0)])
 
-    return Subject(name="gradient_steps", events=(event,), delta=_DELTA, worlds=dots(), spend=spend, runs=6000)
+    return Subject(name="gradient_steps", plan=plan, worlds=dots(), spend=spend, runs=6000)
 
 
 def dpsgd_step(epsilon: float) -> Subject:
@@ -147,7 +152,8 @@ def dpsgd_network(epsilon: float) -> Subject:
 
 
 def _training(name: str, epsilon: float, model: nn.Module, *, rate: float, steps: int) -> Subject:
-    (event,) = _priced(epsilon, Event(label="dp-sgd", noise_multiplier=1.0, sampling_rate=rate, count=steps))
+    plan = priced(epsilon, Event(label="dp-sgd", noise_multiplier=1.0, sampling_rate=rate, count=steps))
+    event = plan.events[0]
     # A short clip norm is reached by every gradient, so that the record in question has its full length.
     config = PrivateTraining(
         noise_multiplier=event.noise_multiplier, sampling_rate=rate, steps=steps, clip_norm=0.1, learning_rate=0.1
@@ -157,7 +163,7 @@ def _training(name: str, epsilon: float, model: nn.Module, *, rate: float, steps
         prepare = (lambda images: images.flatten(1).float() / 255) if isinstance(model, nn.Linear) else None
         train_private(session, model, config, prepare=prepare)
 
-    return Subject(name=name, events=(event,), delta=_DELTA, worlds=dots(), spend=spend, runs=4000)
+    return Subject(name=name, plan=plan, worlds=dots(), spend=spend, runs=4000)
 
 
 def ensemble_votes(epsilon: float) -> Subject:
@@ -181,7 +187,8 @@ def ensemble_signs(epsilon: float) -> Subject:
 
 
 def _ensemble(name: str, epsilon: float, queries: int = 1) -> Subject:
-    (event,) = _priced(epsilon, Event(label="answers", noise_multiplier=1.0, count=queries))
+    plan = priced(epsilon, Event(label="answers", noise_multiplier=1.0, count=queries))
+    event = plan.events[0]
     records = 12
     base = dots(records)
     # All are of class 0 but the record in question, which turns its whole model: the worst that training could do.
@@ -212,16 +219,17 @@ def _ensemble(name: str, epsilon: float, queries: int = 1) -> Subject:
                 lambda sign: sign * torch.ones(4, 2), shape=(4, 2), keep=3, label=event.label, noise_multiplier=noise
             )
 
-    return Subject(name=name, events=(event,), delta=_DELTA, worlds=worlds, spend=spend, runs=4000)
+    return Subject(name=name, plan=plan, worlds=worlds, spend=spend, runs=4000)
 
 
-def _priced(epsilon: float, *kinds: Event) -> tuple[Event, ...]:
+def priced(epsilon: float, *kinds: Event) -> Plan:
     """The events with the one noise multiplier that spends epsilon."""
+    budget = Budget(epsilon, _DELTA)
 
     def events(noise: float) -> list[Event]:
-        return [Event(**{**kind.to_json(), "noise_multiplier": noise}) for kind in kinds]
+        return [replace(kind, noise_multiplier=noise) for kind in kinds]
 
-    return tuple(events(calibrate(Budget(epsilon, _DELTA), events)))
+    return Plan(budget=budget, events=tuple(events(calibrate(budget, events))))
 
 
 MECHANISMS: dict[str, Callable[[float], Subject]] = {

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from veilset.audit.game import MakeNoise, MemoryLedger, PlanSpent, Scripted, Subject
 from veilset.core.errors import VeilsetError
-from veilset.privacy.budget import Budget
 from veilset.privacy.ensemble import Answer, Ensemble, TrainShard
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage, Session
@@ -42,9 +41,8 @@ class Rehearsal(Session):
     """A session in the world with the record that plays each private call `runs` times in both, and adds up scores."""
 
     def __init__(self, subject: Subject, runs: int, make_noise: MakeNoise) -> None:
-        plan = Plan(budget=Budget(1e6, subject.delta), events=subject.events)
         self._vaults = [subject.worlds.vault(present=present) for present in (False, True)]
-        super().__init__(self._vaults[1], plan, MemoryLedger(), make_noise())
+        super().__init__(self._vaults[1], subject.plan, MemoryLedger(), make_noise())
         self.scores = np.zeros((2, runs))
         self._make_noise = make_noise
         self._partition: tuple[int, str] = (0, "")

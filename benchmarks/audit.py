@@ -1,0 +1,103 @@
+"""What the audit finds: every mechanism, every method, one training run, and the sabotage suite.
+
+PYTHONPATH=src python benchmarks/audit.py [--part power|mechanisms|methods|one_run|sabotage]
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import veilset.training  # noqa: F401  (thread settings, before torch)
+
+import torch  # isort: skip
+
+from veilset.audit.game import Finding, audit, seeded
+from veilset.audit.mechanisms import MECHANISMS, mechanism_subject
+from veilset.audit.methods import AUDITS, method_subjects
+from veilset.audit.one_run import audit_teacher
+from veilset.audit.sabotage import SABOTAGES, try_sabotage
+
+RESULTS = Path(__file__).parent / "results" / "audit.jsonl"
+
+
+def power(seed: int) -> Iterator[Finding]:
+    """The two for which the bound must come close to the claim."""
+    for name in ("gaussian_sum", "dpsgd_step"):
+        for epsilon, runs in ((1.0, 20_000), (4.0, 4000)):
+            yield audit(mechanism_subject(name, epsilon), runs=runs, make_noise=seeded(seed))
+
+
+def mechanisms(seed: int) -> Iterator[Finding]:
+    """All mechanisms."""
+    for name in MECHANISMS:
+        yield audit(mechanism_subject(name, 4.0), runs=2000, make_noise=seeded(seed))
+
+
+def methods(seed: int) -> Iterator[Finding]:
+    """All registered methods, in all audited forms."""
+    for name in AUDITS:
+        for subject in method_subjects(name, 4.0):
+            yield audit(subject, make_noise=seeded(seed))
+
+
+def one_run(seed: int) -> Iterator[Finding]:
+    """One training with many canaries."""
+    for epsilon in (4.0, 10.0):
+        yield from audit_teacher(epsilon, seed=seed, make_noise=seeded(seed))
+
+
+def sabotage(seed: int) -> Iterator[Finding]:
+    """All broken twins."""
+    for twin in SABOTAGES:
+        yield try_sabotage(twin, make_noise=seeded(seed))
+
+
+PARTS = {
+    "power": power,
+    "sabotage": sabotage,
+    "methods": methods,
+    "one_run": one_run,
+    "mechanisms": mechanisms,
+}
+
+
+def main() -> None:
+    """Measure and append to the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", choices=list(PARTS), action="append")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    for part in options.part or PARTS:
+        start = time.perf_counter()
+        for finding in PARTS[part](options.seed):
+            line = json.dumps(
+                {
+                    "benchmark": "audit",
+                    "part": part,
+                    **{
+                        k: round(v, 4) if isinstance(v, float) and v > 1e-3 else v for k, v in finding.to_json().items()
+                    },
+                    "share_of_claim": round(finding.lower_bound / finding.claimed_epsilon, 3),
+                    "seed": options.seed,
+                    "threads": 1,
+                    "load": round(os.getloadavg()[0], 1),
+                    "machine": platform.machine(),
+                    "commit": commit.stdout.strip(),
+                    "torch": torch.__version__,
+                }
+            )
+            print(line, flush=True)
+            with RESULTS.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        print(f"{part}: {time.perf_counter() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
