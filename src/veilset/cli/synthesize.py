@@ -4,7 +4,7 @@ import resource
 import shutil
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -31,12 +31,18 @@ from veilset.cli.options import (
 )
 from veilset.core.errors import InputError
 
+if TYPE_CHECKING:
+    from veilset.privacy.vault import PublicFacts
+    from veilset.release.format import Release
+
 
 def synthesize(
-    private: Annotated[str, typer.Argument(metavar="PRIVATE", help="The private images: npz[:split], folder, ...")],
+    private: Annotated[
+        str | None, typer.Argument(metavar="PRIVATE", help="The private images: npz[:split], folder, ...")
+    ] = None,
     *,
     method: Method,
-    epsilon: Epsilon,
+    epsilon: Epsilon | None = None,
     out: Out,
     delta: Delta = None,
     public: Annotated[
@@ -65,6 +71,17 @@ def synthesize(
     insecure_seed: Annotated[
         int | None, typer.Option("--insecure-seed", help="Seed the privacy noise, too. The guarantee is gone.")
     ] = None,
+    teacher_model: Annotated[
+        Path | None,
+        typer.Option(
+            "--teacher-model",
+            help="With dfd: read no records, learn from a release's student (its guarantee carries over) or from your "
+            "own .safetensors file (no guarantee).",
+        ),
+    ] = None,
+    teacher_network: Annotated[
+        str, typer.Option("--teacher-network", help="Network of that file: a name, or module:function.")
+    ] = "convnet",
     as_json: AsJson = False,
 ) -> None:
     """Make a private stand-in for PRIVATE: spend the budget once, write a verified release to --out."""
@@ -83,6 +100,19 @@ def synthesize(
     if sign is not None:
         load_private_key(sign)
     check_device(device)
+    if teacher_model is not None:
+        if method != "dfd":
+            raise InputError(f"--teacher-model is for the method dfd, got {method}.")
+        facts = None if private is None else Vault(open_images(private, groups=groups, **options)).facts
+        release = _converted(
+            teacher_model, teacher_network, facts, samples=samples, seed=seed, device=device, settings=settings
+        )
+        release.save(out, sign_key=sign)
+        console.say(f"Release: {out} ({len(release)} images), guarantee {release.certificate.guarantee}.")
+        console.result({"release": str(out), "guarantee": release.certificate.guarantee, "samples": len(release)})
+        return
+    if private is None or epsilon is None:
+        raise InputError("Expected PRIVATE and --epsilon. Only --teacher-model does without.")
     job = Job(
         method=method,
         epsilon=epsilon,
@@ -142,6 +172,29 @@ def synthesize(
             "account": str(book.path),
         }
     )
+
+
+def _converted(
+    teacher_model: Path,
+    teacher_network: str,
+    facts: "PublicFacts | None",
+    *,
+    samples: int | None,
+    seed: int,
+    device: str,
+    settings: list[str] | None,
+) -> "Release":
+    """A release from a trained network, without its training images."""
+    from veilset.pipeline.convert import Conversion, convert_network, convert_release
+
+    conversion = Conversion(samples=samples or 20_000, seed=seed, device=device, settings=settings_of(settings))
+    if teacher_model.is_dir():
+        return convert_release(teacher_model, conversion, RichProgress())
+    if facts is None:
+        raise InputError(
+            "Expected PRIVATE beside a network of your own: its shape and class names are declared public."
+        )
+    return convert_network(teacher_model, teacher_network, facts, conversion, RichProgress())
 
 
 def _unit(text: str) -> Literal["record", "group"]:

@@ -141,13 +141,16 @@ class DataFreeConfig:
 
 
 class DataFreeTraining:
-    """The state of the loop between steps. `guide` must be set before the second stage."""
+    """The state of the loop between steps. `guide` must be set before the second stage.
+
+    The embedding is needed for statistics and for `queries`; without both it may be None.
+    """
 
     def __init__(
         self,
         config: DataFreeConfig,
         facts: PublicFacts,
-        embedding: ImageEmbedding,
+        embedding: ImageEmbedding | None,
         statistics: ClassStatistics | None,
         seed: int,
         device: str,
@@ -254,6 +257,7 @@ class DataFreeTraining:
 
         They are kept in the workspace: the answers that a resumed run finds there belong to these and to no others.
         """
+        assert self.embedding is not None
         place = None if workspace is None else workspace / _QUERIES
         classes = torch.arange(count) % self.facts.classes
         if place is not None and place.exists():
@@ -285,6 +289,7 @@ class DataFreeTraining:
         images = self.generator(latents, labels)
         loss = images.new_zeros(())
         if self.matching is not None and config.statistics_weight:
+            assert self.embedding is not None
             loss = loss + config.statistics_weight * self.matching.loss(self.embedding(images)[1], classes)
         if not alone:
             loss = loss + self._guided_loss(images, labels)

@@ -1,0 +1,136 @@
+"""From a trained network to a release, without its training data: the conversion that DPDFD is named for.
+
+The network is either the student of a release of ours, or the user's own. What a release guarantees carries over, for
+the new images are computed from it and from coins alone (post-processing): the new certificate repeats its ledger, and
+both releases together cost what the first did. Of the user's own network nobody here knows what it remembers, so the
+result has no guarantee and says so.
+"""
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from veilset.core.errors import InputError, VerificationError
+from veilset.core.progress import SILENT, Progress
+from veilset.privacy.vault import PublicFacts
+from veilset.release.certificate import Certificate
+from veilset.release.certifying import certify
+from veilset.release.format import Release, load_release
+from veilset.release.verify import verify_release
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_OWN_NETWORK = (
+    "The teacher is a network of the user's own. Nobody here saw how it was trained, so nothing is known of what it "
+    "tells about its training images."
+)
+_CARRIED_OVER = "Made from the student of another release by post-processing; the ledger is that release's."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """What to make of a network; `settings` are those of dfd, without statistics."""
+
+    samples: int = 20_000
+    seed: int = 0
+    device: str = "cpu"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise InputError(f"Expected --samples of at least 1, got {self.samples}.")
+
+
+def convert_release(path: Path, conversion: Conversion, progress: Progress = SILENT) -> Release:
+    """New images from the student of the release at `path`, under that release's certificate.
+
+    Privacy: post-processing of a release; unit, relation, events and epsilon are those of its certificate, which is
+    verified first.
+    """
+    found = verify_release(path)
+    if not found.ok:
+        raise VerificationError(f"{path} does not verify, so nothing can be made of it. " + " ".join(found.problems))
+    source = load_release(path)
+    if "student" not in source.models:
+        raise InputError(f"{path} holds no student to learn from. Take a release of dfd or pate.")
+    weights, description = source.models["student"]
+    network = _load(str(description["name"]), source.certificate.facts, dict(weights))
+    warnings = (*source.certificate.warnings, _CARRIED_OVER)
+    certificate = dataclasses.replace(source.certificate, samples=conversion.samples, warnings=warnings, files={})
+    return _distil(network, certificate, conversion, progress)
+
+
+def convert_network(
+    weights: Path, network: str, facts: PublicFacts, conversion: Conversion, progress: Progress = SILENT
+) -> Release:
+    """Images from the user's own network: a safetensors file, and a network's name or `module:function`.
+
+    Privacy: none, and the certificate says why. No record is read.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        teacher = _load(network, facts, load_file(weights))
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"Expected a safetensors file at {weights}: {error}.") from error
+    return _distil(teacher, _none(network, facts, conversion), conversion, progress)
+
+
+def _distil(teacher: "nn.Module", certificate: Certificate, conversion: Conversion, progress: Progress) -> Release:
+    from veilset.methods.dfd import Dfd
+    from veilset.training.data_free import DataFreeTraining
+
+    config = Dfd.configure("paper", conversion.settings).config
+    if not isinstance(config, Dfd.config_type) or config.statistics_share:
+        raise InputError("A conversion reads no records, so it has no statistics. Leave statistics_share out.")
+    training = DataFreeTraining(config, certificate.facts, None, None, conversion.seed, conversion.device)
+    training.run(lambda: teacher.to(conversion.device), None, progress)
+    images, soft_labels = training.sample(conversion.samples, conversion.seed)
+    return Release(
+        images=images,
+        labels=soft_labels.argmax(axis=1).astype("int64"),
+        soft_labels=soft_labels,
+        models=training.described(),
+        certificate=certificate,
+    )
+
+
+def _load(name: str, facts: PublicFacts, weights: "Mapping[str, object]") -> "nn.Module":
+    from veilset.models import build_network
+
+    network = build_network(name, shape=facts.shape, classes=facts.classes)
+    try:
+        network.load_state_dict(dict(weights))
+    except RuntimeError as error:
+        raise InputError(f"The weights are not those of {name} for {facts.classes} classes: {error}") from error
+    return network.eval().requires_grad_(False)
+
+
+def _none(network: str, facts: PublicFacts, conversion: Conversion) -> Certificate:
+    """A certificate without a guarantee: a ledger that spent nothing, and the reason."""
+    from veilset.privacy.ledger import Ledger
+
+    settings = {"teacher_network": network, **conversion.settings}
+    header = {
+        "method": "dfd", "settings": settings, "facts": facts.to_json(), "delta": 1 / (2 * facts.units), "plan": [],
+        "noise": "os-entropy", "seed": conversion.seed, "as_published": True,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger.create(Path(folder) / "ledger.jsonl", header)
+        lines = ledger.lines
+        ledger.close()
+    return certify(
+        lines,
+        facts,
+        header["delta"],  # type: ignore[arg-type]
+        "dfd",
+        settings,
+        samples=conversion.samples,
+        seed=conversion.seed,
+        reasons=(_OWN_NETWORK,),
+    )

@@ -1,0 +1,69 @@
+"""Conversion of a trained network: a release's guarantee carries over, a network of one's own has none."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+
+from veilset.core.errors import InputError, VerificationError
+from veilset.data.images import ImageSet
+from veilset.models import build_network
+from veilset.pipeline.convert import Conversion, convert_network, convert_release
+from veilset.pipeline.synthesize import Job, run
+from veilset.privacy.vault import PublicFacts, Vault
+from veilset.release.format import load_release
+from veilset.release.verify import verify_release
+
+LOOP = {"steps": "2", "settle_steps": "2", "batch": "16", "student_batch": "16", "bank": "32", "width": "16"}
+SMALL = {**LOOP, "warmup_steps": "2", "random_features": "64", "pictures": "60", "variant": "B", "teachers": "20"}
+CONVERSION = Conversion(samples=20, settings=LOOP)
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    coins, labels = np.random.default_rng(0), np.arange(400) % 2
+    images = coins.integers(0, 120, (400, 16, 16, 1)) + 120 * labels[:, None, None, None]
+    vault = Vault(ImageSet(images.astype(np.uint8), labels))
+    release = run(vault, Job(method="dfd", epsilon=8.0, settings=SMALL, samples=20), workspace=tmp_path / "run")
+    return release.save(tmp_path / "first")
+
+
+def test_the_guarantee_of_a_release_carries_over(published: Path, tmp_path: Path) -> None:
+    before = load_release(published).certificate
+    made = convert_release(published, CONVERSION).save(tmp_path / "second")
+    verified = verify_release(made)
+    assert verified.ok, verified.problems
+    after = load_release(made).certificate
+    assert after.guarantee == "dp"
+    assert (after.epsilon, after.ledger, after.samples) == (before.epsilon, before.ledger, 20)
+    assert any("post-processing" in warning for warning in after.warnings)
+
+
+def test_a_release_that_does_not_verify_is_refused(published: Path) -> None:
+    with (published / "student.safetensors").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(VerificationError, match="does not verify"):
+        convert_release(published, CONVERSION)
+
+
+def test_a_network_of_ones_own_has_no_guarantee(tmp_path: Path) -> None:
+    facts = PublicFacts(units=100, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
+    save_file(build_network("lenet", shape=(16, 16, 1), classes=2).state_dict(), tmp_path / "own.safetensors")
+    made = convert_network(tmp_path / "own.safetensors", "lenet", facts, CONVERSION).save(tmp_path / "release")
+    verified = verify_release(made)
+    assert verified.ok, verified.problems
+    certificate = load_release(made).certificate
+    assert (certificate.guarantee, certificate.epsilon) == ("none", None)
+    assert "user's own" in certificate.reasons[0]
+    with pytest.raises(InputError, match="not those of convnet"):
+        convert_network(tmp_path / "own.safetensors", "convnet", facts, CONVERSION)
+
+
+def test_statistics_are_not_to_be_had(tmp_path: Path) -> None:
+    facts = PublicFacts(units=100, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
+    save_file(build_network("lenet", shape=(16, 16, 1), classes=2).state_dict(), tmp_path / "own.safetensors")
+    wanting = dataclasses.replace(CONVERSION, settings={**LOOP, "statistics_share": "0.2"})
+    with pytest.raises(InputError, match="no statistics"):
+        convert_network(tmp_path / "own.safetensors", "lenet", facts, wanting)
