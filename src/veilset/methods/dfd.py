@@ -42,7 +42,8 @@ from veilset.training.class_statistics import (
     read_statistics,
     require_square,
 )
-from veilset.training.data_free import DataFreeConfig, DataFreeTraining
+from veilset.training.data_free import DataFreeTraining
+from veilset.training.data_free_config import DataFreeConfig
 from veilset.training.shard_teachers import CodeClassifier, GradientRounds, shard_trainer
 from veilset.training.teachers import Recipe, TeacherConfig, plan_teacher, rebuild_teacher, train_teacher
 

@@ -40,7 +40,8 @@ from veilset.training.class_statistics import (
     read_statistics,
     require_square,
 )
-from veilset.training.data_free import DataFreeConfig, DataFreeTraining
+from veilset.training.data_free import DataFreeTraining
+from veilset.training.data_free_config import DataFreeConfig
 from veilset.training.shard_teachers import (
     MOST_QUERIES,
     CodeClassifier,

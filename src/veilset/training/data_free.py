@@ -11,9 +11,8 @@ Three stages, counted by one step number, so that a run can be taken up where it
 import io
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veilset.core.errors import InputError, VeilsetError
+from veilset.core.errors import VeilsetError
 from veilset.core.files import write_whole
 from veilset.core.progress import Progress
 from veilset.core.randomness import derive_seed, numpy_generator, torch_generator
@@ -32,8 +31,8 @@ from veilset.models.generators import ConditionalGenerator
 from veilset.privacy.vault import PublicFacts
 from veilset.training.augment import MILD, augment
 from veilset.training.class_statistics import ClassStatistics, MeanMatching
+from veilset.training.data_free_config import FEWEST_IMAGES_OF_A_CLASS, DataFreeConfig
 from veilset.training.distillation import (
-    Bounding,
     WithFeatures,
     activation_loss,
     balance_loss,
@@ -46,98 +45,10 @@ from veilset.training.distillation import (
 from veilset.training.recipe import TrainingConfig, WeightAverage, make_optimizer
 from veilset.training.shard_teachers import Queries
 
-_FEWEST_IMAGES_OF_A_CLASS = 8
 _AT_ONCE = 500
 _CHECKPOINT = "data-free-training.pt"
 _CHECKPOINT_EVERY = 100
 _QUERIES = "data-free-queries.npy"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataFreeConfig:
-    """Public settings of the loop, and of the statistics that its generator matches.
-
-    Args:
-        statistics_share: share of the privacy spent on class statistics; 0 leaves them out.
-        random_features: of the statistics, a multiple of 4.
-        pictures: drawn pictures that fix the features.
-        warmup_steps: generator steps on the statistics alone.
-        steps: steps in which generator and student take turns.
-        student_steps: student steps for each generator step.
-        settle_steps: student steps on the finished generator's images.
-        batch: generated images of a step.
-        student_batch: images of a student step.
-        bank: answered images that the student is kept in mind of.
-        learning_rate: of the generator, falling to 0 as half a cosine.
-        student_learning_rate: of the student, falling to 0 while it settles.
-        latent_size: length of the generator's latent vector.
-        width: of the generator.
-        student: network of the student.
-        memory: how much of the mean of earlier steps' images a generator step keeps.
-        bounding: of the gradient of the student's outputs, row by row: "clip" or "normalise".
-        output_bound: its length.
-        temperature: of distillation.
-        other_weight: of the classes that the teacher did not pick, in decoupled distillation.
-        statistics_weight: of the class means, in the generator's loss.
-        teacher_weight: of the teacher's cross-entropy to the class that was asked for.
-        disagreement_weight: of images on which student and teacher disagree.
-        one_hot_weight: of the paper's first term.
-        balance_weight: of its second, the information entropy.
-        activation_weight: of its third.
-    """
-
-    statistics_share: float = 0.2
-    random_features: int = 2048
-    pictures: int = 3000
-    warmup_steps: int = 600
-    steps: int = 400
-    student_steps: int = 2
-    settle_steps: int = 2500
-    batch: int = 200
-    student_batch: int = 128
-    bank: int = 20_000
-    learning_rate: float = 0.002
-    student_learning_rate: float = 0.003
-    latent_size: int = 64
-    width: int = 64
-    student: str = "convnet"
-    memory: float = 0.9
-    bounding: Bounding = "clip"
-    output_bound: float = 1.0
-    temperature: float = 1.0
-    other_weight: float = 1.0
-    statistics_weight: float = 1.0
-    teacher_weight: float = 0.003
-    disagreement_weight: float = 0.001
-    one_hot_weight: float = 0.0
-    balance_weight: float = 0.0
-    activation_weight: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.statistics_share < 1:
-            raise InputError(f"Expected statistics_share in [0, 1), got {self.statistics_share}.")
-        if self.statistics_share == 0 and (self.warmup_steps or self.statistics_weight):
-            raise InputError("Without statistics there is nothing to match: set warmup_steps=0, statistics_weight=0.")
-        if self.random_features < 4 or self.random_features % 4 or self.pictures < 10:
-            raise InputError("Expected random_features to be a multiple of 4, and at least 10 pictures.")
-        if self.bounding not in get_args(Bounding):
-            raise InputError(f"Expected bounding clip or normalise, got {self.bounding!r}.")
-        for name in ("steps", "student_steps", "settle_steps", "student_batch", "latent_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Expected {name} of at least 1, got {getattr(self, name)}.")
-        if self.batch < _FEWEST_IMAGES_OF_A_CLASS or self.bank < self.batch or self.warmup_steps < 0:
-            raise InputError(
-                f"Expected batch >= {_FEWEST_IMAGES_OF_A_CLASS}, bank >= batch and warmup_steps >= 0, "
-                f"got {self.batch}, {self.bank} and {self.warmup_steps}."
-            )
-        for name in ("learning_rate", "student_learning_rate", "output_bound", "temperature"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"Expected {name} > 0, got {getattr(self, name)}.")
-        if not 0 <= self.memory < 1:
-            raise InputError(f"Expected memory in [0, 1), got {self.memory}.")
-        for name in ("statistics", "teacher", "disagreement", "one_hot", "balance", "activation", "other"):
-            if getattr(self, f"{name}_weight") < 0:
-                raise InputError(f"Expected {name}_weight >= 0, got {getattr(self, f'{name}_weight')}.")
 
 
 class DataFreeTraining:
@@ -282,7 +193,7 @@ class DataFreeTraining:
     def _generator_step(self, coins: torch.Generator, *, alone: bool) -> None:
         """Lines 2, 3, 13 and 14 of Algorithm 1."""
         config = self.config
-        together = min(self.facts.classes, config.batch // _FEWEST_IMAGES_OF_A_CLASS)
+        together = min(self.facts.classes, config.batch // FEWEST_IMAGES_OF_A_CLASS)
         classes = torch.randperm(self.facts.classes, generator=coins)[:together].to(self.device)
         labels = classes.repeat_interleave(config.batch // together)
         latents = torch.randn(len(labels), config.latent_size, generator=coins).to(self.device)
