@@ -75,7 +75,7 @@ def method_subjects(name: str, epsilon: float) -> list[Subject]:
 
 
 def _subject(name: str, epsilon: float, entry: MethodAudit) -> Subject:
-    worlds = _strange_records(entry.records, entry.declared)
+    worlds = strange_records(entry.records, entry.declared)
     method = METHODS.get(name).configure("fast", entry.settings)
     public = _public_images() if method.needs_public else None
 
@@ -91,7 +91,7 @@ def _subject(name: str, epsilon: float, entry: MethodAudit) -> Subject:
     )
 
 
-def _strange_records(count: int, declared: int) -> Worlds:
+def strange_records(count: int, declared: int) -> Worlds:
     """Images of random dots; only the last is of class 1, so that a model without it has never seen that class."""
     images = numpy_generator(0, "audit/records").integers(0, 256, (count, _SIDE, _SIDE, 1), dtype=np.uint8)
     labels = (np.arange(count) == count - 1).astype(np.int64)

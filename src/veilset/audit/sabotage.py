@@ -220,15 +220,15 @@ SABOTAGES: tuple[Sabotage, ...] = tuple(
     Sabotage(name=name, twin=twin, runs=runs)
     for name, twin, runs in (
         ("noise removed", noise_removed, 500),
-        ("noise halved", noise_halved, 3000),
+        ("noise halved", noise_halved, 2000),
         ("clip removed", clip_removed, 500),
         ("clip per batch instead of per record", clip_per_batch, 1000),
-        ("the B factor dropped (GS-WGAN)", gs_wgan_batch_factor, 4000),
+        ("the B factor dropped (GS-WGAN)", gs_wgan_batch_factor, 2000),
         ("one critic for all shards", one_critic_for_all, 500),
         ("noise too small by C (DPDFD)", dpdfd_noise_scale, 1000),
         ("co-trained layers without noise (DPAF)", dpaf_layers_without_noise, 500),
         ("statistics without noise (DP-ImgSyn)", imgsyn_statistics_without_noise, 500),
-        ("shuffled batches accounted as Poisson", shuffled_as_poisson, 3000),
+        ("shuffled batches accounted as Poisson", shuffled_as_poisson, 2000),
         ("a fixed seed", fixed_seed, 500),
         ("BatchNorm slipped in", batch_norm, 500),
         ("normalisation by the private mean", private_mean, 500),
