@@ -15,18 +15,15 @@ gradients, normalised jointly to 1); events one Gaussian for the statistics, A's
 B; assumes an embedding fixed by drawn pictures.
 """
 
-import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-import torch
 from torch import nn
 
-from veilset.core.errors import BudgetError, InputError
-from veilset.core.files import write_whole
+from veilset.core.errors import InputError
 from veilset.core.records import Records
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
 from veilset.models.embeddings import ImageEmbedding
@@ -45,7 +42,7 @@ from veilset.training.class_statistics import (
 from veilset.training.data_free import DataFreeTraining
 from veilset.training.data_free_config import DataFreeConfig
 from veilset.training.shard_teachers import CodeClassifier, GradientRounds, shard_trainer
-from veilset.training.teachers import Recipe, TeacherConfig, plan_teacher, rebuild_teacher, train_teacher
+from veilset.training.teachers import TeacherConfig, plan_teacher, train_teacher
 
 Variant = Literal["A", "B"]
 Vote = Literal["gradient", "signs"]
@@ -53,8 +50,6 @@ Vote = Literal["gradient", "signs"]
 _STATISTICS = "class statistics"
 _TEACHER = "teacher"
 _GRADIENTS = "gradients of the teachers"
-_GUIDE = "dfd-teacher.pt"
-_BEGUN = "dfd-teacher-begun"
 # Images that B makes for each one that it asks about.
 _CHOICE = 3
 
@@ -84,6 +79,8 @@ class DfdConfig(Config, DataFreeConfig):
         for name, value, known in (("variant", self.variant, Variant), ("vote", self.vote, Vote)):
             if value not in get_args(known):
                 raise InputError(f"Expected {name} to be one of {', '.join(get_args(known))}, got {value!r}.")
+        if self.variant == "B" and not self.statistics_share:
+            raise InputError("Expected statistics_share > 0 for variant B: its few queries must look like something.")
         if min(self.teacher_steps, self.teachers) < 0 or self.teachers == 1:
             raise InputError(f"Expected teachers 0 (the rule) or at least 2, got {self.teachers}.")
         if self.rounds < 1 or not self.signal > 0:
@@ -121,8 +118,7 @@ class Dfd(Method):
             rounds = self._rounds(facts, alone)
             each = alone * math.sqrt(rounds.rounds / (1 - share))
             events = [Event(label=_GRADIENTS, noise_multiplier=each)] * rounds.rounds
-            if share:
-                events.insert(0, Event(label=_STATISTICS, noise_multiplier=alone / math.sqrt(share)))
+            events.insert(0, Event(label=_STATISTICS, noise_multiplier=alone / math.sqrt(share)))
             return Plan(budget=budget, events=tuple(events), facts=_plan_facts(rounds))
         _, whole = plan_teacher(self._teacher_config(), facts, False, budget)
 
@@ -142,15 +138,15 @@ class Dfd(Method):
     def fit(self, session: Session, public: Records | None, context: Context) -> None:  # noqa: ARG002
         """Read the statistics and make a teacher; then the paper's loop, which sees nothing else."""
         facts = session.facts
-        # The features come from drawn pictures and the seed; public images would only be a second opinion on them.
-        embedding = public_embedding(
-            facts, random_features=self.config.random_features, pictures=self.config.pictures, seed=context.seed
-        ).to(context.device)
+        embedding: ImageEmbedding | None = None
         statistics: ClassStatistics | None = None
         if self.config.statistics_share:
+            embedding = public_embedding(
+                facts, random_features=self.config.random_features, pictures=self.config.pictures, seed=context.seed
+            ).to(context.device)
             statistics = read_statistics(session, embedding, label=_STATISTICS, device=context.device)
         training = DataFreeTraining(self.config, facts, embedding, statistics, context.seed, context.device)
-        training.run(lambda: self._guide(session, training, embedding, context), context.workspace, context.progress)
+        training.run(lambda: self._guide(session, training, context), context.workspace, context.progress)
         self._training = training
 
     def sample(self, count: int, seed: int = 0) -> Samples:
@@ -169,23 +165,21 @@ class Dfd(Method):
             for name, (weights, description) in self._training.described().items()
         }
 
-    def _guide(
-        self, session: Session, training: DataFreeTraining, embedding: ImageEmbedding, context: Context
-    ) -> nn.Module:
+    def _guide(self, session: Session, training: DataFreeTraining, context: Context) -> nn.Module:
         """The classifier whose word the student takes: A's teacher, or what B's noisy gradients say of one."""
         if self.config.variant == "B":
-            return self._answers(session, training, embedding, context)
+            return self._answers(session, training, context)
         event = session.planned(_TEACHER)
         recipe, planned = plan_teacher(
             self._teacher_config(event.noise_multiplier), session.facts, False, session.plan.budget
         )
         assert planned == event
-        return _teacher(session, recipe, event, context)
+        return train_teacher(session, recipe, event, None, context).network
 
-    def _answers(
-        self, session: Session, training: DataFreeTraining, embedding: ImageEmbedding, context: Context
-    ) -> nn.Module:
+    def _answers(self, session: Session, training: DataFreeTraining, context: Context) -> nn.Module:
         """B: train a head on each shard, ask for noisy gradients, and fit one head to what they say."""
+        embedding = training.embedding
+        assert embedding is not None
         rounds = self._rounds(session.facts, _alone(session.plan.budget))
         ensemble = session.ensemble(
             shard_trainer(session.facts.classes), code_rows(embedding, context.device), teachers=rounds.teachers
@@ -217,38 +211,6 @@ class Dfd(Method):
 def _alone(budget: Budget) -> float:
     """The noise multiplier of a single release that spends the whole budget."""
     return calibrate(budget, lambda noise: [Event(label=_STATISTICS, noise_multiplier=noise)])
-
-
-def _teacher(session: Session, recipe: Recipe, event: Event, context: Context) -> nn.Module:
-    """A's teacher: trained, or taken up from the workspace of an interrupted run that had finished it.
-
-    Privacy: as `train_teacher`. The stored teacher is a paid release.
-    """
-    if context.workspace is None:
-        return train_teacher(session, recipe, event, None, context).network
-    place, begun = context.workspace / _GUIDE, context.workspace / _BEGUN
-    if place.exists():
-        # The event is the ledger's already; naming it again marks this run's plan as spent and reads nothing.
-        session.gradient_steps(
-            label=event.label,
-            clip_norm=recipe.clip_norm,
-            noise_multiplier=event.noise_multiplier,
-            sampling_rate=event.sampling_rate,
-            steps=event.count,
-        )
-        stored = torch.load(place, map_location=context.device, weights_only=True)
-        return rebuild_teacher(stored["description"], stored["weights"]).network.to(context.device)
-    if begun.exists():
-        raise BudgetError(
-            "The run was stopped while it trained its teacher, and that share is spent. Start a new run; it needs a "
-            "new share of the budget."
-        )
-    write_whole(begun, b"")
-    teacher = train_teacher(session, recipe, event, None, context)
-    content = io.BytesIO()
-    torch.save({"description": dict(teacher.description), "weights": teacher.weights()}, content)
-    write_whole(place, content.getvalue())
-    return teacher.network
 
 
 def _plan_facts(rounds: GradientRounds) -> dict[str, float | int | str]:
