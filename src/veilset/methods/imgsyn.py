@@ -11,7 +11,7 @@ assumes that rows depend on their own image alone, which the session tries. docs
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from io import BytesIO
 from pathlib import Path
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from veilset.core.errors import InputError
 from veilset.core.files import write_whole
+from veilset.core.progress import track
 from veilset.core.randomness import derive_seed, numpy_generator
 from veilset.core.records import Images, Records
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
@@ -63,7 +64,8 @@ class ImgsynConfig(Config):
             where the teacher has one, else map.
         by_class: one statistic for each class.
         statistics_share: share of the privacy for the statistic.
-        aligned_share: share of the images that are aligned; the others are only varied and labelled.
+        aligned_share: share of the images that are aligned; the others are only varied, chosen and labelled.
+        pool: how many starting images each of those others is chosen from, so that classes come out even.
         batch: images aligned together.
         iterations, stop, learning_rate, feature_weight, class_weight, variation_weight, square_weight: AlignConfig.
         temperature: of the soft labels; above 1 makes them softer.
@@ -79,6 +81,7 @@ class ImgsynConfig(Config):
     by_class: bool = False
     statistics_share: float = 0.2
     aligned_share: float = 0.5
+    pool: int = 4
     batch: int = 100
     iterations: int = 10
     stop: Stop = "fixed"
@@ -100,8 +103,11 @@ class ImgsynConfig(Config):
             raise InputError(f"Expected aligned_share between 0 and 1, got {self.aligned_share}.")
         if not 3 <= self.blur <= 15 or self.blur % 2 == 0:
             raise InputError(f"Expected blur to be odd and from 3 to 15, got {self.blur}.")
-        if self.batch < 1 or not self.temperature > 0:
-            raise InputError(f"Expected batch >= 1 and temperature > 0, got {self.batch} and {self.temperature}.")
+        if self.batch < 1 or self.pool < 1 or not self.temperature > 0:
+            raise InputError(
+                f"Expected batch and pool of at least 1 and temperature > 0, got {self.batch}, {self.pool} and "
+                f"{self.temperature}."
+            )
         for name, kind in (("variation", Variation), ("statistics", Form), ("teacher", KindOrAuto)):
             if getattr(self, name) not in get_args(kind):
                 raise InputError(f"Expected {name} to be one of {', '.join(get_args(kind))}.")
@@ -198,40 +204,62 @@ class Imgsyn(Method):
         """Sections 4.2 and 4.3: align batch after batch, store 8 bits, and label what is stored."""
         if not hasattr(self, "_teacher"):
             raise self.not_fitted()
+        aligned = round(count * self.config.aligned_share) if self.config.aligns else 0
+        pictures = torch.cat([self._chosen(count - aligned, seed), self._aligned(aligned, seed)])
+        parts = torch.split(pictures, _AT_ONCE)
+        soft = torch.cat(list(self._labelled(parts, "labelling images", len(parts))))
+        # An image and its label keep no place that tells whether it was aligned.
+        order = numpy_generator(seed, "imgsyn order").permutation(count)
+        soft_labels = soft.numpy()[order]
+        stored: Images = np.ascontiguousarray(pictures.permute(0, 2, 3, 1).numpy()[order])
+        return Samples(images=stored, labels=soft_labels.argmax(axis=1).astype(np.int64), soft_labels=soft_labels)
+
+    def _aligned(self, count: int, seed: int) -> Tensor:
+        """Section 4.2: `count` images moved by Algorithm 1, as 8 bits."""
+        if count == 0:
+            return self._empty()
         config, context = self.config, self._context
         batches = math.ceil(count / config.batch)
-        starts = self._starts(count, seed)
-        if config.aligns:
-            alignment = self._settled(starts)
+        starts = self._starts(batches * config.batch, derive_seed(seed, "aligned"))
+        alignment = self._settled(starts)
         kept = _KeptBatches(context.workspace, count, seed)
 
         def work(number: int) -> Tensor:
             done = kept.load(number)
             if done is not None:
                 return done
-            images = starts(number, config.batch).to(context.device)
-            # Batches that are aligned are spread evenly over all of them.
-            chosen = math.floor((number + 1) * config.aligned_share) > math.floor(number * config.aligned_share)
-            if config.aligns and chosen:
-                images = align(images, self._aims(number), self._moments, self._target, alignment).images
-            return kept.save(number, (images * 255).round().to(torch.uint8).cpu())
+            start = starts(number, config.batch).to(context.device)
+            moved = align(start, self._aims(number), self._moments, self._target, alignment).images
+            return kept.save(number, _as_bytes(moved))
 
-        images, soft = [], []
-        with context.progress.task("aligning images", batches) as task:
-            for part in in_parallel(work, batches):
-                images.append(part)
-                task.advance()
-        pictures = torch.cat(images)[:count]
-        with context.progress.task("labelling images", batches) as task, torch.no_grad():
-            for part in torch.split(pictures, config.batch):
-                logits = self._teacher(part.to(context.device).float() / 255)
-                soft.append((logits / config.temperature).softmax(dim=1).cpu())
-                task.advance()
-        # An image and its label keep no place that tells whether it was aligned.
-        order = numpy_generator(seed, "imgsyn order").permutation(count)
-        soft_labels = torch.cat(soft).numpy()[order]
-        stored: Images = np.ascontiguousarray(pictures.permute(0, 2, 3, 1).numpy()[order])
-        return Samples(images=stored, labels=soft_labels.argmax(axis=1).astype(np.int64), soft_labels=soft_labels)
+        return torch.cat(list(track(in_parallel(work, batches), context.progress, "aligning images", batches)))[:count]
+
+    def _chosen(self, count: int, seed: int) -> Tensor:
+        """`count` of `pool` times as many starting images, so that the teacher's soft labels favour no class."""
+        if count == 0:
+            return self._empty()
+        size = self.config.batch
+        batches = math.ceil(count * self.config.pool / size)
+        starts = self._starts(batches * size, derive_seed(seed, "chosen"))
+        if self.config.pool == 1:
+            return torch.cat([_as_bytes(starts(number, size)) for number in range(batches)])[:count]
+        candidates = (_as_bytes(starts(number, size)) for number in range(batches))
+        soft = torch.cat(list(self._labelled(candidates, "looking for images of all classes", batches)))
+        rows = balanced_choice(soft, count, numpy_generator(seed, "imgsyn choice"))
+        # Made a second time instead of kept: what is chosen fits into memory, what it is chosen from may not.
+        parts = [_as_bytes(starts(int(n), size))[rows[rows // size == n] % size] for n in np.unique(rows // size)]
+        return torch.cat(parts)
+
+    def _labelled(self, batches: Iterable[Tensor], what: str, total: int) -> Iterator[Tensor]:
+        """Section 4.3: soft labels (b, classes) of 8-bit images."""
+        with torch.no_grad():
+            for part in track(batches, self._context.progress, what, total):
+                logits = self._teacher(part.to(self._context.device).float() / 255)
+                yield (logits / self.config.temperature).softmax(dim=1).cpu()
+
+    def _empty(self) -> Tensor:
+        height, width, channels = self._facts.shape
+        return torch.empty(0, channels, height, width, dtype=torch.uint8)
 
     def default_samples(self, facts: PublicFacts) -> int:
         """As many as a student can still learn from, whatever the size of the vault; fewer where images are large."""
@@ -320,6 +348,21 @@ def class_means(sums: Tensor, count_of_one: float, facts: PublicFacts) -> Tensor
     """Mean rows from noisy sums (classes, width + 1) whose last column counts; the public total keeps it sensible."""
     counts = (sums[:, -1] / count_of_one).clamp(min=0.1 * facts.units / facts.classes)
     return sums[:, :-1] / (counts * (facts.units / counts.sum()))[:, None]
+
+
+def balanced_choice(soft_labels: Tensor, count: int, coins: np.random.Generator) -> np.ndarray:
+    """Rows drawn without repetition, each in proportion to what it adds to the classes that have little.
+
+    The weight of a row is the sum of its probabilities, each over its class' total; the draw is that of Efraimidis and
+    Spirakis (2006).
+    """
+    soft = soft_labels.double().numpy()
+    weights = (soft / soft.sum(axis=0).clip(1e-12)).sum(axis=1)
+    return np.sort(np.argsort(coins.exponential(size=len(soft)) / weights)[:count])
+
+
+def _as_bytes(images: Tensor) -> Tensor:
+    return (images * 255).round().to(torch.uint8).cpu()
 
 
 class _KeptBatches:
