@@ -68,7 +68,7 @@ class Sealed(Tensor):
         _remember(result)
         return result
 
-    def __repr__(self, *, tensor_contents: Any = None) -> Any:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # the stub hides the name
         raise LeakError("A private tensor was about to be shown.")
 
     def __format__(self, spec: str) -> NoReturn:

@@ -8,6 +8,7 @@ from veilset._version import __version__
 from veilset.cli import (
     account,
     attack,
+    audit,
     compare,
     demo,
     evaluate,
@@ -54,6 +55,7 @@ for command in (
     train.train,
     evaluate.evaluate,
     attack.attack,
+    audit.audit,
     report.report,
     compare.compare,
     export.export,
