@@ -72,7 +72,7 @@ def attack(
         if place is not None and place.resolve().is_relative_to(release.resolve()):
             raise InputError("What was measured on private data does not go into the release. Choose another place.")
     chosen_attacks(attacks)
-    config = AttackConfig(records=records, shadow_records=shadow_records, shadows=shadows, seed=seed, device=device)
+    config = AttackConfig(records=records, shadow_records=shadow_records, shadows=shadows, seed=seed)
     source = load_release(release)
     ours = open_images(members, **data_options(size, channels, limit, labels, classes, seed))
     others = open_images(nonmembers, **data_options(size, channels, None, labels, classes, seed))

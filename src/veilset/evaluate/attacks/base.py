@@ -41,7 +41,6 @@ class AttackConfig:
         shadows: number of shadow models.
         generator_records: the same for the search in a generator's latent space.
         seed: of the split, the shadows and the attack networks.
-        device: where shadow models and attack networks run.
     """
 
     records: int | None = 10_000
@@ -49,7 +48,6 @@ class AttackConfig:
     shadows: int = 8
     generator_records: int = 1_000
     seed: int = 0
-    device: str = "cpu"
 
     def __post_init__(self) -> None:
         for name in ("records", "shadow_records", "generator_records"):
