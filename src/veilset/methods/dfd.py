@@ -71,7 +71,7 @@ class DfdConfig(Config, DataFreeConfig):
     teacher_steps: int = 0
     teachers: int = 0
     rounds: int = 4
-    signal: float = 3.0
+    signal: float = 4.0
     vote: Vote = "gradient"
 
     def __post_init__(self) -> None:

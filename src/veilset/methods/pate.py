@@ -72,7 +72,7 @@ class PateConfig(Config, DataFreeConfig):
     """
 
     teachers: int = 0
-    signal: float = 3.0
+    signal: float = 4.0
     agreement_share: float = 0.0
     candidates: int = 3
 
