@@ -20,8 +20,9 @@ def demo(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Play the whole story on 4,000 built-in digits: synthesize, verify, evaluate, and show where to look."""
+    """Play the whole story on 4,000 built-in digits: synthesize, verify, evaluate, report."""
     from veilset.cli.evaluate import evaluate
+    from veilset.cli.report import report
     from veilset.cli.synthesize import synthesize
     from veilset.cli.verify import verify
     from veilset.core.files import require_absent
@@ -31,6 +32,7 @@ def demo(
     require_absent(out)
     console = Console(as_json=as_json)
     release, picture, scores = out / "release", out / "samples.png", out / "evaluation.json"
+    page, inside = out / "report.html", out / "report-internal.html"
     console.say(f"1. Synthesize: 4,000 digits go into a vault; epsilon {_EPSILON:g} is spent on them, once.")
     # Its own account, so that trying the demo twice is not counted against the built-in digits.
     account = out / "account.sqlite"
@@ -50,6 +52,18 @@ def demo(
     evaluate(release, test=_HELD_OUT, epochs=_EPOCHS, out=scores, seed=seed)
     synthetic = load_release(release)
     write_grid(picture, synthetic.images, synthetic.labels)
-    console.say(f"\nLook at {picture} (what was made), {release / 'card.md'} (what it is), {scores} (how good it is).")
+    console.say("\n4. Report: one page for everyone, and one with the scores for you alone.")
+    report(release, out=page)
+    report(release, evaluation=[scores], internal=True, out=inside)
+    console.say(f"\nOpen {inside} in a browser, then look at {picture} and {release / 'card.md'}.")
     console.say("Then try your own data: veilset synthesize YOUR_IMAGES --method merf --epsilon 1 --out release")
-    console.result({"out": str(out), "release": str(release), "picture": str(picture), "evaluation": str(scores)})
+    console.result(
+        {
+            "out": str(out),
+            "release": str(release),
+            "picture": str(picture),
+            "evaluation": str(scores),
+            "report": str(page),
+            "internal_report": str(inside),
+        }
+    )

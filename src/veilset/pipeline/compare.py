@@ -46,8 +46,9 @@ def compare(
         for cell in todo:
             if cell.key not in done:
                 progress.note(cell.title)
+                commit = _commit()  # that the cell starts from: the tree may move on while it runs
                 try:
-                    line = _line(suite, cell, runner(cell, folder))
+                    line = _line(suite, cell, runner(cell, folder), commit)
                 except CellError as error:
                     failures.append((cell.title, str(error)))
                     progress.note(f"{cell.title} failed: {error}")
@@ -89,7 +90,7 @@ def read_lines(path: Path) -> list[Line]:
     return lines
 
 
-def _line(suite: Suite, cell: Cell, result: Line) -> Line:
+def _line(suite: Suite, cell: Cell, result: Line, commit: str) -> Line:
     entrant = cell.entrant
     return {
         "key": cell.key,
@@ -103,7 +104,7 @@ def _line(suite: Suite, cell: Cell, result: Line) -> Line:
         "student": cell.student,
         "settings": {"preset": entrant.preset, **entrant.settings},
         "cell": cell.to_json(),
-        "commit": _commit(),
+        "commit": commit,
         "veilset": __version__,
     }
 

@@ -1,0 +1,159 @@
+"""One evaluation from end to end: every part says whether it needed private data, and nothing lands in the release."""
+
+import base64
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from veilset.core.errors import InputError, VerificationError
+from veilset.data.images import ImageSet
+from veilset.evaluate.yardsticks import Run, private_teacher, public_score, released_classifier
+from veilset.methods import METHODS
+from veilset.pipeline.evaluate import FORMAT, Evaluation, evaluate, pay_for_accuracy
+from veilset.pipeline.synthesize import Job, run
+from veilset.privacy.account import Account
+from veilset.privacy.vault import Vault
+from veilset.release.format import load_release
+
+SUPPORT = str(Path(__file__).parent.parent / "support")
+QUICK = Evaluation(epochs=1, wants_yardsticks=True)
+
+
+def shades(count, seed):
+    coins = np.random.default_rng(seed)
+    labels = np.arange(count) % 3
+    images = (coins.integers(0, 80, (count, 16, 16, 1)) + 70 * labels[:, None, None, None]).astype(np.uint8)
+    return ImageSet(images, labels, ("dark", "grey", "bright"))
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("release")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [SUPPORT, *sys.path])
+        patch.setitem(METHODS._targets, "tiny", "tiny_method:Tiny")
+        job = Job(method="tiny", epsilon=4, delta=1e-5, samples=90)
+        return run(Vault(shades(600, 0)), job, workspace=folder / "run").save(folder / "release")
+
+
+@pytest.fixture(scope="module")
+def result(release):
+    before = {path.name: path.stat().st_mtime_ns for path in release.iterdir()}
+    with pytest.MonkeyPatch.context() as patch:
+        # The DP teacher has a test of its own; here it is a network that knows the shades.
+        patch.setattr("veilset.evaluate.yardsticks.private_teacher", lambda *_: brightness())
+        found = evaluate(release, QUICK, test=shades(60, 1), train=shades(600, 0), public=shades(150, 2))
+    assert {path.name: path.stat().st_mtime_ns for path in release.iterdir()} == before
+    return found
+
+
+def brightness():
+    import torch
+
+    class Bright(torch.nn.Module):
+        def forward(self, images):
+            light = images.mean(dim=(1, 2, 3))[:, None]
+            return -200 * (light - torch.tensor([40.0, 110.0, 180.0]) / 255) ** 2
+
+    return Bright()
+
+
+def test_the_result_is_json_with_the_keys_that_scripts_rely_on(result):
+    again = json.loads(json.dumps(result, allow_nan=False))
+    keys = {
+        "accuracy",
+        "accuracy_std",
+        "balanced_accuracy",
+        "auc",
+        "calibration_error",
+        "per_class",
+        "seeds",
+        "student",
+    }
+    assert keys <= set(again)
+    assert again["format"] == FORMAT
+    assert again["not_for_release"] is True
+    assert again["students"][0]["accuracy"] == again["accuracy"]
+    assert len(again["release"]["certificate_sha256"]) == 64
+
+
+def test_all_three_yardsticks_are_there_and_private(result):
+    marks = {mark["name"]: mark for mark in result["yardsticks"]}
+    assert set(marks) == {"teacher", "public", "ceiling"}
+    assert all(mark["needs_private_data"] for mark in marks.values())
+    assert marks["teacher"]["accuracy"] > 0.9
+    assert result["yardsticks_skipped"] == []
+
+
+def test_likeness_is_marked_by_what_it_was_compared_with(result):
+    marks = {(score["name"], score["against"]): score["needs_private_data"] for score in result["fidelity"]}
+    assert marks[("diversity", "none")] is False
+    assert marks[("fid", "public")] is False
+    assert marks[("fid", "private")] is True
+    assert marks[("nearest_ssim", "private")] is True
+    shown = {picture["name"]: picture for picture in result["pictures"]}
+    assert shown["nearest_internal"]["needs_private_data"] is True
+    assert shown["nearest_public"]["needs_private_data"] is False
+    assert shown["nearest_public"]["columns"] == ["synthetic", "public"]
+    assert base64.b64decode(shown["nearest_public"]["png_base64"]).startswith(b"\x89PNG")
+
+
+def test_what_cannot_be_had_is_said(release):
+    found = evaluate(release, QUICK, test=shades(60, 1))
+    assert found["yardsticks"] == []
+    assert [mark["name"] for mark in found["yardsticks_skipped"]] == ["teacher", "public", "ceiling"]
+    assert found["pictures"] == []
+
+
+def test_misfits_are_refused_before_training(release, tmp_path):
+    colour = ImageSet(np.zeros((9, 16, 16, 3), np.uint8), np.arange(9) % 3)
+    two = ImageSet(np.zeros((9, 16, 16, 1), np.uint8), np.arange(9) % 2)
+    for test, message in ((colour, "16x16x1 as in the release, got 16x16x3"), (two, "3 classes, got 2")):
+        with pytest.raises(InputError, match=message):
+            evaluate(release, QUICK, test=test)
+    with pytest.raises(InputError, match="not a release"):
+        evaluate(tmp_path, QUICK, test=shades(9, 1))
+    forged = tmp_path / "forged"
+    forged.mkdir()
+    for path in release.iterdir():
+        (forged / path.name).write_bytes(path.read_bytes() + (b" " if path.name == "card.md" else b""))
+    with pytest.raises(VerificationError, match="not as it was published"):
+        evaluate(forged, QUICK, test=shades(9, 1))
+    with pytest.raises(InputError, match="different students"):
+        Evaluation(students=("convnet", "convnet"))
+
+
+def test_a_paid_accuracy_holds_nothing_else(release, tmp_path):
+    account = Account(tmp_path / "account.sqlite")
+    options = {"epsilon": 2.0, "delta": None, "account": account, "workspace": tmp_path / "run"}
+    found = pay_for_accuracy(release, Evaluation(epochs=1), test=shades(300, 1), **options)
+    assert set(found) == {"format", "release", "paid", "not_for_release"}
+    assert found["not_for_release"] is False
+    assert len(account.reservations) == 1
+    with pytest.raises(InputError, match="one student with one seed"):
+        pay_for_accuracy(release, Evaluation(seeds=2), test=shades(300, 1), **options)
+
+
+def test_a_release_without_a_classifier_has_no_teacher(release):
+    assert released_classifier(load_release(release)) is None
+
+
+def test_public_images_are_brought_to_shape_and_labelled():
+    coins = np.random.default_rng(0)
+    levels = coins.integers(0, 3, 60)
+    images = np.broadcast_to((40 + 70 * levels)[:, None, None, None], (60, 20, 20, 3)).astype(np.uint8)
+    public = ImageSet(images, np.zeros(60, np.int64))
+    entry = public_score(brightness(), public, shades(60, 1), 3, Run())
+    assert entry["train_images"] == 60
+    assert entry["accuracy"] > 0.9
+
+
+@pytest.mark.slow
+def test_the_dp_teacher_is_trained_at_the_release_s_epsilon(release):
+    teacher = private_teacher(shades(600, 0), load_release(release), "record", Run())
+    from veilset.evaluate.yardsticks import teacher_score
+
+    assert teacher_score(teacher, shades(60, 1), 3)["accuracy"] > 0.5
