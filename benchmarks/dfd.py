@@ -1,7 +1,7 @@
 """Data-free distillation and PATE from end to end, and what the paper's theorem claims against what the same run costs.
 
     PYTHONPATH=src python benchmarks/dfd.py [--method dfd] [--data mnist] [--epsilon 1] [--seed 0] [--validate]
-    PYTHONPATH=src python benchmarks/dfd.py --theorem
+    PYTHONPATH=src python benchmarks/dfd.py --theorem --plans
 
 Of each release two accuracies on the real test set: of the released student, and of a new student that saw nothing but
 the released images and their soft labels. With --validate the method sees the first 50,000 training images and both are
@@ -30,9 +30,9 @@ from veilset.data.images import ImageSet
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility import classify, evaluate_utility
 from veilset.models import build_network
-from veilset.pipeline.synthesize import Job, run
+from veilset.pipeline.synthesize import Job, draw_plan, run
 from veilset.privacy.accounting import gaussian_epsilon
-from veilset.privacy.vault import Vault
+from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.format import Release
 
 REPOSITORY = Path(__file__).parent.parent
@@ -136,6 +136,14 @@ def theorem(claimed: float) -> dict[str, Any]:
     }
 
 
+def bought(method: str, epsilon: float) -> dict[str, Any]:
+    """What the plan of variant B or of PATE shows for 60,000 records of ten classes."""
+    facts = PublicFacts(units=60_000, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
+    settings = {"variant": "B"} if method == "dfd" else {}
+    plan = draw_plan(Job(method=method, epsilon=epsilon, delta=DELTA, settings=settings), facts)
+    return {"benchmark": "plan", "method": method, "settings": settings, "epsilon": epsilon, "facts": dict(plan.facts)}
+
+
 def honest_mu(epsilon: float) -> float:
     """The largest mu of a Gaussian release that costs `epsilon`."""
     low, high = 1e-6, 100.0
@@ -173,11 +181,17 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--validate", action="store_true")
     parser.add_argument("--theorem", action="store_true")
+    parser.add_argument("--plans", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     if arguments.theorem:
         for claimed in PAPER_BOUND:
             write(theorem(claimed), arguments.out)
+    if arguments.plans:
+        for epsilon in (0.5, 1.0, 2.0, 10.0):
+            for method in ("dfd", "pate"):
+                write(bought(method, epsilon), arguments.out)
+    if arguments.theorem or arguments.plans:
         return
     for seed in arguments.seed:
         for epsilon in arguments.epsilon:
