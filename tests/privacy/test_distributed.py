@@ -16,6 +16,8 @@ UNITS, STEPS = 400, 30
 
 def _main(folder: Path) -> None:
     """What each of the processes runs."""
+    from dataclasses import replace
+
     from torch import nn
 
     from veilset.data.images import ImageSet
@@ -44,7 +46,8 @@ def _main(folder: Path) -> None:
     steps = Event(label="dp-sgd", noise_multiplier=1.0, sampling_rate=0.25, count=STEPS)
     ledger = Ledger.create(folder / "ledger.jsonl", {"run": "x"}) if rank == 0 else None
     shared = ledger if size == 1 else SharedLedger(ledger)
-    plan = Plan(budget=Budget(100, 1e-5), events=(count, steps))
+    cached = Event(label="head", noise_multiplier=1.0, sampling_rate=0.25, count=STEPS)
+    plan = Plan(budget=Budget(100, 1e-5), events=(count, steps, cached))
     session = Session(Vault(Counted(images, np.arange(UNITS) % 2)), plan, shared, NoiseSource(), workspace=folder)
     total = session.gaussian_sum(
         lambda images, labels: torch.ones(len(labels), 1), label="count", clip_norm=1.0, noise_multiplier=0.5
@@ -56,12 +59,26 @@ def _main(folder: Path) -> None:
     nn.init.normal_(model[1].weight)
     config = PrivateTraining(noise_multiplier=1.0, sampling_rate=0.25, steps=STEPS)
     train_private(session, model, config)
+    sampled = list(reads)
+    reads.clear()
+    seen: list[int] = []
+
+    def features(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        seen.append(len(labels))
+        return images.flatten(1).float() / 255
+
+    head = nn.Linear(256, 2)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    train_private(session, head, replace(config, label="head"), features=features)
     session.finish()
     out = {
         "total": total.tolist(),
         "counted": counted,
-        "sampled": len(reads),
-        "owned": sorted(set(reads)),
+        "sampled": len(sampled),
+        "owned": sorted(set(sampled)),
+        "cached": sorted(reads),
+        "head": head.weight.flatten().tolist(),
         "weights": model[1].weight.flatten().tolist(),
         "epsilon": epsilon_of(plan.events, 1e-5),
     }
@@ -85,10 +102,13 @@ def test_two_processes_are_one_run(tmp_path: Path) -> None:
     sampled, expected = first["sampled"] + second["sampled"], UNITS * STEPS * 0.25
     assert abs(sampled - expected) < 6 * np.sqrt(expected * 0.75), "together they are the sampler of the event"
     assert first["weights"] == second["weights"]
+    assert first["head"] == second["head"]
+    assert np.any(first["head"]), "a head on cached features learns in both"
+    assert sorted(first["cached"] + second["cached"]) == list(range(UNITS)), "each computes the features of its own"
 
     lines = read_ledger(tmp_path / "ledger.jsonl")
     events = check_chain(lines)
-    assert [event.label for event in events] == ["count", "dp-sgd"], "the ledger is written once"
+    assert [event.label for event in events] == ["count", "dp-sgd", "head"], "the ledger is written once"
     assert epsilon_of(events, 1e-5) == pytest.approx(first["epsilon"]) == pytest.approx(second["epsilon"])
 
 

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,30 @@ def test_features_are_computed_once_and_stand_for_the_images(records: Any, open_
     assert sum(calls) == 60, "each image once, not once a step"
     with pytest.raises(VeilsetError, match="Treat images alone"):
         open_session(data, [STEPS]).gradient_steps(**OPTIONS, features=lambda i, k: pixels(i, k) - pixels(i, k).mean(0))
+
+
+def test_a_shard_computes_its_own_features_only(records: Any, open_session: OpenSession) -> None:
+    data, calls = records(), []
+
+    def features(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        calls.append(len(images))
+        return pixels(images, labels)
+
+    events = [replace(STEPS, partition="halves", shard=shard) for shard in (0, 1)]
+    for shard in open_session(data, events).shards(2, partition="halves"):
+        steps = shard.gradient_steps(**OPTIONS, features=features)
+        own = len(shard._units)
+        calls.clear()
+        steps.step(lambda rows, labels: [torch.zeros(1)])
+        assert sum(calls) == own < 60
+
+
+def test_a_shard_without_units_has_rows_of_the_right_width(records: Any, open_session: OpenSession) -> None:
+    session = open_session(records(), [STEPS])
+    session._units = session._units[:0]
+    steps, shapes = session.gradient_steps(**OPTIONS, features=pixels), []
+    steps.step(lambda rows, labels: shapes.append(rows.shape) or [torch.zeros(1)])
+    assert shapes == [(0, 16)]
 
 
 def test_a_resumed_run_cannot_repeat_a_step(records: Any, open_session: OpenSession, tmp_path: Path) -> None:

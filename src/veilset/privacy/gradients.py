@@ -50,9 +50,11 @@ class GradientSteps:
         self.lease_size = 50
         self.steps_left = event.count - purse.leased(event)
         self._left_in_lease = 0
-        self._rows, self._units, self._purse, self._noise = rows, units, purse, noise
+        self._rows, self._purse, self._noise = rows, purse, noise
         self._features, self._progress = features, progress
-        self._cache: torch.Tensor | None = None
+        rank, size = rank_and_size()
+        self._own: Units = units[rank::size]
+        self._cache: tuple[torch.Tensor, np.ndarray] | None = None
 
     def step(self, clipped_sum: ClippedSum) -> list[torch.Tensor]:
         """One noisy sum over a fresh Poisson sample. An empty sample is a batch of zero images."""
@@ -63,8 +65,7 @@ class GradientSteps:
             self._purse.ledger.lease(self.event, self._left_in_lease)
         self._left_in_lease -= 1
         self.steps_left -= 1
-        rank, size = rank_and_size()
-        sampled = poisson_sample(self._units[rank::size], self.event.sampling_rate, self._noise)
+        sampled = poisson_sample(self._own, self.event.sampling_rate, self._noise)
         sums = clipped_sum(*self._read(one_row_each(self._rows, sampled, self._noise)))
         spread = self.event.noise_multiplier * self.clip_norm
         totals = [add_over_processes(total.detach()) for total in sums]
@@ -96,21 +97,35 @@ class GradientSteps:
 
     def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         if self._features is None:
-            images, labels = self._rows.read(rows)
-            return torch.from_numpy(images), torch.from_numpy(labels)
+            return self._from_vault(rows)
         if self._cache is None:
             self._cache = self._compute(self._features)
-        return self._cache[torch.from_numpy(rows)], torch.from_numpy(self._rows.records.labels[rows])
+        cached, places = self._cache
+        return cached[torch.from_numpy(places[rows])], torch.from_numpy(self._rows.records.labels[rows])
 
     @torch.no_grad()
-    def _compute(self, features: PerImage) -> torch.Tensor:
-        """The features of all rows, each from its own image alone; they never leave this object but in a batch."""
-        count = len(self._rows.records.labels)
+    def _compute(self, features: PerImage) -> tuple[torch.Tensor, np.ndarray]:
+        """The features of this process's own rows, each from its own image alone, and the place of every row in them.
+
+        They never leave this object but in a batch.
+        """
+        total = len(self._rows.records.labels)
+        own = np.concatenate([self._rows.of(unit) for unit in self._own] or [np.zeros(0, dtype=np.int64)])
+        places = np.full(total, -1)
+        places[own] = np.arange(len(own))
+        if not len(own):  # an empty shard looks like any other: no rows of the right width
+            black = torch.zeros(1, *self._rows.records.shape, dtype=torch.uint8)
+            return features(black, torch.zeros(1, dtype=torch.int64))[:0].float(), places
         parts = []
-        with self._progress.task(f"features for {self.event.label}", count) as task:
-            for start in range(0, count, _READ_AT_ONCE):
-                rows = np.arange(start, min(count, start + _READ_AT_ONCE))
-                images, labels = self._rows.read(rows)
-                parts.append(features(torch.from_numpy(images), torch.from_numpy(labels)).float())
+        # How many units a shard holds is private, so only all of them show their progress.
+        progress = self._progress if len(own) == total else SILENT
+        with progress.task(f"features for {self.event.label}", len(own)) as task:
+            for start in range(0, len(own), _READ_AT_ONCE):
+                rows = own[start : start + _READ_AT_ONCE]
+                parts.append(features(*self._from_vault(rows)).float())
                 task.advance(len(rows))
-        return torch.cat(parts)
+        return torch.cat(parts), places
+
+    def _from_vault(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        images, labels = self._rows.read(rows)
+        return torch.from_numpy(images), torch.from_numpy(labels)

@@ -1,7 +1,10 @@
 """The clipped sum: networks, modes, multiplicity, compression, micro-batches, and what must not survive."""
 
+import copy
 import gc
+import importlib.util
 import math
+import warnings
 
 import pytest
 import torch
@@ -155,6 +158,39 @@ def test_every_network_of_ours_goes_by_rules(name):
     engine = ClippedGradients(model, cross_entropy, bound)
     assert difference(flat(engine.sum(inputs, targets)), clipped(rows, bound)) < 1e-5
     assert engine._route == Route()
+
+
+# Small forms where the family has one.
+OPACUS_NETWORKS = {
+    "convnet": {"width": 16},
+    "lenet": {},
+    "resnet18": {},
+    "wrn": {"width": 1, "depth": 10},
+    "vgg11": {},
+    "mobilenetv2": {},
+    "shufflenetv2": {},
+    "vit-tiny": {},
+}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("opacus") is None, reason="opacus is not installed")
+@pytest.mark.parametrize("name", OPACUS_NETWORKS)
+def test_whole_networks_equal_opacus(name):
+    model = build_network(name, shape=(16, 16, 3), classes=4, **OPACUS_NETWORKS[name])
+    for part in model.modules():  # Opacus listens in training mode only, where dropout would differ between runs
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    inputs, targets = torch.rand(3, 3, 16, 16), torch.arange(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus import GradSampleModule
+
+        wrapped = GradSampleModule(copy.deepcopy(model), loss_reduction="sum")
+        cross_entropy(wrapped(inputs), targets).sum().backward()
+        rows = torch.cat([value.grad_sample.flatten(1) for value in wrapped.parameters()], dim=1)
+    bound = float(rows.norm(dim=1).median())
+    ours = flat(ClippedGradients(model, cross_entropy, bound).sum(inputs, targets))
+    assert difference(ours, clipped(rows, bound)) < 1e-5
 
 
 CRITICS_TO_TRY = {
