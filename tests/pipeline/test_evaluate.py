@@ -3,6 +3,7 @@
 import base64
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,15 @@ import pytest
 
 from veilset.core.errors import InputError, VerificationError
 from veilset.data.images import ImageSet
-from veilset.evaluate.yardsticks import Run, private_teacher, public_score, released_classifier
+from veilset.evaluate.yardsticks import Run, finished_score, private_teacher, public_score, released_classifier
 from veilset.methods import METHODS
+from veilset.models import build_network
 from veilset.pipeline.evaluate import FORMAT, Evaluation, evaluate, pay_for_accuracy
 from veilset.pipeline.synthesize import Job, run
 from veilset.privacy.account import Account
 from veilset.privacy.vault import Vault
 from veilset.release.format import load_release
+from veilset.training.plain import predict
 
 SUPPORT = str(Path(__file__).parent.parent / "support")
 QUICK = Evaluation(epochs=1, wants_yardsticks=True)
@@ -137,8 +140,20 @@ def test_a_paid_accuracy_holds_nothing_else(release, tmp_path):
         pay_for_accuracy(release, Evaluation(seeds=2), test=shades(300, 1), **options)
 
 
-def test_a_release_without_a_classifier_has_no_teacher(release):
-    assert released_classifier(load_release(release)) is None
+def test_networks_of_a_release_are_rebuilt(release):
+    bare = load_release(release)
+    assert released_classifier(bare, "teacher") is None
+    network = build_network("lenet", shape=(16, 16, 1), classes=3, seed=5)
+    for description in ({"name": "lenet"}, {"student": "lenet"}):
+        held = replace(bare, models={"student": (network.state_dict(), description)})
+        rebuilt = released_classifier(held, "student")
+        images = shades(6, 0).images
+        np.testing.assert_allclose(predict(rebuilt, images), predict(network.eval(), images))
+    own = replace(bare, models={"student": (network.state_dict(), {"student": "my:net"})})
+    assert released_classifier(own, "student") is None
+    misfit = replace(bare, models={"student": (network.state_dict(), {"name": "convnet"})})
+    with pytest.raises(InputError, match="does not fit the network 'convnet'"):
+        released_classifier(misfit, "student")
 
 
 def test_public_images_are_brought_to_shape_and_labelled():
@@ -154,6 +169,4 @@ def test_public_images_are_brought_to_shape_and_labelled():
 @pytest.mark.slow
 def test_the_dp_teacher_is_trained_at_the_release_s_epsilon(release):
     teacher = private_teacher(shades(600, 0), load_release(release), "record", Run())
-    from veilset.evaluate.yardsticks import teacher_score
-
-    assert teacher_score(teacher, shades(60, 1), 3)["accuracy"] > 0.5
+    assert finished_score("teacher", teacher, shades(60, 1), 3)["accuracy"] > 0.5

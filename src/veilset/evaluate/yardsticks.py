@@ -34,6 +34,7 @@ _AT_ONCE = 2000
 TITLES = {
     "teacher": "The DP classifier itself",
     "public": "Public images, labelled by it",
+    "student": "The network inside the release",
     "ceiling": "Trained on the real images, without privacy",
 }
 
@@ -56,14 +57,14 @@ class Run:
         return self.first_seed
 
 
-def released_classifier(release: Release) -> nn.Module | None:
-    """The classifier that the release publishes, where it holds one."""
-    if "student" not in release.models:
+def released_classifier(release: Release, model: str) -> nn.Module | None:
+    """The `teacher` or the `student` that the release publishes, where it holds one that we can rebuild."""
+    if model not in release.models:
         return None
-    weights, description = release.models["student"]
+    weights, description = release.models[model]
     if description.get("type") == "teacher":
         return rebuild_teacher(description, weights).network
-    name = description.get("student") or description.get("network")
+    name = description.get("name") or description.get("student")
     if not isinstance(name, str) or ":" in name:
         return None  # the user's own code does not travel with a release
     facts = release.certificate.facts
@@ -71,7 +72,7 @@ def released_classifier(release: Release) -> nn.Module | None:
     try:
         network.load_state_dict(dict(weights))
     except RuntimeError as error:
-        raise InputError(f"student.safetensors does not fit the network {name!r}: {error}.") from error
+        raise InputError(f"{model}.safetensors does not fit the network {name!r}: {error}.") from error
     return network.eval()
 
 
@@ -103,18 +104,18 @@ def private_teacher(train: Records, release: Release, unit: Unit, run: Run) -> n
             ledger.close()
 
 
-def teacher_score(network: nn.Module, test: Records, classes: int) -> dict[str, Any]:
-    """What the teacher reaches on the test set."""
+def finished_score(name: str, network: nn.Module, test: Records, classes: int) -> dict[str, Any]:
+    """What a finished network, the `teacher` or the `student` of a release, reaches on the test set."""
     began = time.perf_counter()
     result = UtilityResult(
-        student="teacher",
+        student=name,
         scores=(score(network, test, classes, began=began),),
         class_names=tuple(test.class_names),
         train_images=0,
         test_images=len(test.labels),
         seconds=time.perf_counter() - began,
     )
-    return _entry("teacher", result)
+    return _entry(name, result)
 
 
 def public_score(network: nn.Module, public: Records, test: Records, classes: int, run: Run) -> dict[str, Any]:

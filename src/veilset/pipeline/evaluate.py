@@ -188,16 +188,19 @@ def _yardsticks(
     classes = release.certificate.facts.classes
     marks: list[dict[str, Any]] = []
     skipped = []
-    teacher = yardsticks.released_classifier(release)
+    teacher = yardsticks.released_classifier(release, "teacher")
     source = "from the release"
     if teacher is None and train is not None and release.certificate.epsilon is not None:
         teacher = yardsticks.private_teacher(train, release, unit, run)
         source = "trained for this comparison at the same epsilon; it was not paid for"
-    reason = "the release holds no classifier, and none can be trained without --private and a guarantee"
+    reason = "the release holds no teacher, and none can be trained without --private and a guarantee"
     if teacher is None:
         skipped.append({"name": "teacher", "reason": reason})
     else:
-        marks.append(yardsticks.teacher_score(teacher, test, classes) | {"source": source})
+        marks.append(yardsticks.finished_score("teacher", teacher, test, classes) | {"source": source})
+    student = yardsticks.released_classifier(release, "student")
+    if student is not None:
+        marks.append(yardsticks.finished_score("student", student, test, classes) | {"source": "from the release"})
     if teacher is None or public is None:
         skipped.append({"name": "public", "reason": "no --public was given" if public is None else reason})
     else:
