@@ -64,6 +64,11 @@ class UtilityResult:
         """The mean accuracy over the students."""
         return statistics.fmean(score.accuracy.value for score in self.scores)
 
+    @property
+    def balanced_accuracy(self) -> float:
+        """The mean balanced accuracy over the students."""
+        return statistics.fmean(score.values[BalancedAccuracy.name].value for score in self.scores)
+
     def to_json(self) -> dict[str, Any]:
         """The result under the keys of the command line.
 
