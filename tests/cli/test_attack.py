@@ -66,6 +66,7 @@ def test_the_result_and_the_pictures(place):
         assert {"auc", "accuracy", "tpr_at_fpr_0.001", "tpr_at_fpr_0.01", "intervals", "n", "verdict"} <= set(found)
         assert found["members"] == found["nonmembers"] == 100
     assert result["not_for_release"]
+    assert len(result["release"]["certificate_sha256"]) == 64
     assert json.loads((place / "attacks.json").read_text()) == result
     assert (place / "pictures" / "closest-pairs.png").read_bytes().startswith(b"\x89PNG")
 

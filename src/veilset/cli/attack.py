@@ -64,6 +64,7 @@ def attack(
     from veilset.evaluate.attacks.registry import chosen_attacks
     from veilset.evaluate.attacks.splitting import make_split
     from veilset.evaluate.pictures import write_grid
+    from veilset.pipeline.evaluate import identity
     from veilset.release.format import load_release
     from veilset.training.recipe import TrainingConfig
 
@@ -84,7 +85,7 @@ def attack(
         source, student=student, recipe=TrainingConfig(epochs=epochs), seed=seed, device=device, progress=progress
     )
     report = attack_split(target, split, attacks=attacks, config=config, progress=progress)
-    result = {"release": str(release), **report.to_json()}
+    result = {"release": identity(release, source), **report.to_json()}
     console = Console(as_json=as_json)
     _show(console, report)
     if out is not None:
