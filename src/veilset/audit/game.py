@@ -39,25 +39,30 @@ MakeNoise = Callable[[], NoiseSource]
 
 @dataclass(frozen=True, kw_only=True)
 class Worlds:
-    """Toy records of which the last is the one in question, and what is declared public of both vaults.
+    """Toy records of which the last unit is the one in question, and what is declared public of both vaults.
 
-    `declared` may be far more than there are: both worlds declare the same number, as the relation demands.
+    `declared` may be far more than there are: both worlds declare the same number, as the relation demands. With
+    `groups`, rising numbers, the unit is a group.
     """
 
     images: Images
     labels: Labels
     classes: int
     declared: int = 1000
+    groups: Labels | None = None
 
     def __post_init__(self) -> None:
-        if len(self.images) < 2:
+        if self._others() == 0:
             raise VeilsetError("Expected at least one record beside the one in question.")
 
     def vault(self, *, present: bool) -> Vault:
-        """The vault with the record in question, or without it."""
-        count = len(self.images) if present else len(self.images) - 1
-        names = tuple(str(label) for label in range(self.classes))
-        vault = Vault(ImageSet(self.images[:count], self.labels[:count], names, may_lack_classes=True))
+        """The vault with the unit in question, or without it."""
+        count = len(self.images) if present else self._others()
+        groups = None if self.groups is None else self.groups[:count]
+        records = ImageSet(
+            self.images[:count], self.labels[:count], self.facts.class_names, groups, may_lack_classes=True
+        )
+        vault = Vault(records, unit=self.facts.unit)
         vault.facts = self.facts
         return vault
 
@@ -65,8 +70,16 @@ class Worlds:
     def facts(self) -> PublicFacts:
         """What both worlds declare."""
         height, width, channels = self.images.shape[1:]
-        names = tuple(str(label) for label in range(self.classes))
-        return PublicFacts(units=self.declared, unit="record", shape=(height, width, channels), class_names=names)
+        return PublicFacts(
+            units=self.declared,
+            unit="record" if self.groups is None else "group",
+            shape=(height, width, channels),
+            class_names=tuple(str(label) for label in range(self.classes)),
+        )
+
+    def _others(self) -> int:
+        """How many records come before those of the unit in question."""
+        return len(self.images) - 1 if self.groups is None else int((self.groups != self.groups[-1]).sum())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,18 @@ def gaussian_sum_sampled(epsilon: float) -> Subject:
     return _sum("gaussian_sum_sampled", epsilon, Event(label="sum", noise_multiplier=1.0, sampling_rate=_RATE))
 
 
-def _sum(name: str, epsilon: float, kind: Event, *, by_class: bool = False) -> Subject:
+def gaussian_sum_groups(epsilon: float) -> Subject:
+    """The sum over groups, each of which counts as the average of its images."""
+    return _sum("gaussian_sum_groups", epsilon, Event(label="sum", noise_multiplier=1.0), worlds=_groups())
+
+
+def _groups() -> Worlds:
+    """One group of one image, and one of three that are all alike: their average is as long as each."""
+    images = dots().images[[0, 1, 1, 1]]
+    return Worlds(images=images, labels=np.zeros(4, dtype=np.int64), classes=2, groups=np.array([0, 1, 1, 1]))
+
+
+def _sum(name: str, epsilon: float, kind: Event, *, by_class: bool = False, worlds: Worlds | None = None) -> Subject:
     plan = priced(epsilon, kind)
     event = plan.events[0]
 
@@ -66,7 +77,7 @@ def _sum(name: str, epsilon: float, kind: Event, *, by_class: bool = False) -> S
             by_class=by_class,
         )
 
-    return Subject(name=name, plan=plan, worlds=dots(), spend=spend, runs=6000)
+    return Subject(name=name, plan=plan, worlds=worlds or dots(), spend=spend, runs=6000)
 
 
 def histogram(epsilon: float) -> Subject:
@@ -238,6 +249,7 @@ MECHANISMS: dict[str, Callable[[float], Subject]] = {
         gaussian_sum,
         gaussian_sum_by_class,
         gaussian_sum_sampled,
+        gaussian_sum_groups,
         histogram,
         quantile,
         shards,
