@@ -1,6 +1,6 @@
 """Do the attacks find what is there, and what do they find in a release with epsilon 1?
 
-    PYTHONPATH=src python benchmarks/attacks.py [--parts overfitted merf undefended] [--seed 0] [--records 6000]
+    PYTHONPATH=src python benchmarks/attacks.py [--parts overfitted merf undefended] [--seed 0] [--records 3000]
 
 Members and nonmembers are both drawn from MNIST's training images, so that they differ in nothing but membership; the
 test set is not read. `overfitted`: a network of 1,000 images with 20 % random labels, trained until it knows them by
@@ -40,7 +40,7 @@ DATA = Path(os.environ.get("VEILSET_DATA") or REPOSITORY.parent / "shared" / "da
 SHAPE, CLASSES, STUDENT = (28, 28, 1), 10, "lenet"
 DELTA = 1e-5
 BY_HEART = TrainingConfig(epochs=40, batch_size=32, augmentation=None, label_smoothing=0.0, weight_decay=0.0)
-USUAL = TrainingConfig(epochs=15)
+USUAL = TrainingConfig(epochs=10)
 
 
 def load(count: int, seed: int, noisy_labels: float = 0.0) -> tuple[ImageSet, ImageSet]:
@@ -65,12 +65,12 @@ def network_target(members: ImageSet, recipe: TrainingConfig, description: str, 
 def merf_target(members: ImageSet, seed: int) -> Target:
     """A student of a release at epsilon 1, with the release's images and generator."""
     # A seeded noise makes the measurement repeatable; a release made for others must not be.
-    job = Job(method="merf", epsilon=1.0, delta=DELTA, preset="fast", samples=10_000, seed=seed, insecure_seed=seed)
+    job = Job(method="merf", epsilon=1.0, delta=DELTA, preset="fast", samples=5_000, seed=seed, insecure_seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         release = run(Vault(members), job, workspace=Path(folder) / "run")
     target = release_target(release, student=STUDENT, recipe=USUAL, seed=seed)
-    # Shadows see 1,000 images instead of 10,000 and take as many passes more, within reason.
-    shadows = plain_shadows(STUDENT, SHAPE, CLASSES, recipe=dataclasses.replace(USUAL, epochs=30))
+    # Shadows see 1,000 images where the student saw 5,000, so they take more passes.
+    shadows = plain_shadows(STUDENT, SHAPE, CLASSES, recipe=dataclasses.replace(USUAL, epochs=20))
     return dataclasses.replace(target, train_shadow=shadows)
 
 
@@ -88,7 +88,11 @@ def measure(part: str, seed: int, arguments: argparse.Namespace) -> dict[str, An
             else network_target(members, USUAL, "a network trained on 10,000 images, undefended", seed)
         )
     config = AttackConfig(
-        records=arguments.records, shadow_records=arguments.shadow_records, generator_records=600, seed=seed
+        records=arguments.records,
+        shadow_records=arguments.shadow_records,
+        shadows=arguments.shadows,
+        generator_records=300,
+        seed=seed,
     )
     report = run_attacks(target, members, others, attacks=arguments.attacks, config=config)
     assert target.network is not None
@@ -122,8 +126,9 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=["overfitted", "merf", "undefended"])
     parser.add_argument("--attacks", default="all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--records", type=int, default=6_000)
+    parser.add_argument("--records", type=int, default=3_000)
     parser.add_argument("--shadow-records", type=int, default=1_000)
+    parser.add_argument("--shadows", type=int, default=4)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
