@@ -39,7 +39,7 @@ def pack(tmp_path):
 
 @pytest.fixture
 def release(pack, tmp_path):
-    done = run("synthesize", f"{pack}:train", "-m", "tiny", "-e", 4, "--out", tmp_path / "rel", "--samples", 90)
+    done = run("synthesize", f"{pack}:train", "-m", "tiny", "--epsilon", 4, "--out", tmp_path / "rel", "--samples", 90)
     assert done.exit_code == 0, done.output
     return tmp_path / "rel"
 
@@ -73,7 +73,7 @@ def test_evaluate_then_report(pack, release, tmp_path):
     [
         (("report", "rel", "--out", "rel/report.html"), "does not go into the release", 2),
         (("report", "nowhere"), "does not exist", 2),
-        (("report", "."), "not a release", 2),
+        (("report", "foreign"), "not a release", 2),
         (("report", "rel", "--evaluation", "empty.json"), "is empty", 2),
         (("report", "rel", "--attack", "empty.json"), "is empty", 2),
         (("evaluate", "rel", "--test", "pack.npz:test", "--out", "rel/x.json"), "does not go into the release", 2),
@@ -85,6 +85,7 @@ def test_evaluate_then_report(pack, release, tmp_path):
 )
 def test_mistakes_are_told_in_one_line(release, tmp_path, arguments, message, code):
     (tmp_path / "empty.json").write_text("")
+    (tmp_path / "foreign").mkdir()
     done = run(*arguments)
     assert done.exit_code == code, done.output
     assert message in " ".join(done.stderr.split())

@@ -157,13 +157,11 @@ def test_networks_of_a_release_are_rebuilt(release):
 
 
 def test_public_images_are_brought_to_shape_and_labelled():
-    coins = np.random.default_rng(0)
-    levels = coins.integers(0, 3, 60)
-    images = np.broadcast_to((40 + 70 * levels)[:, None, None, None], (60, 20, 20, 3)).astype(np.uint8)
-    public = ImageSet(images, np.zeros(60, np.int64))
-    entry = public_score(brightness(), public, shades(60, 1), 3, Run())
-    assert entry["train_images"] == 60
-    assert entry["accuracy"] > 0.9
+    public = shades(120, 3).with_channels(3).resize(20)
+    blind = ImageSet(public.images, np.zeros(120, np.int64))  # its own labels are not what is learned
+    entry = public_score(brightness(), blind, shades(60, 1), 3, Run())
+    assert entry["train_images"] == 120
+    assert entry["accuracy"] > 0.5  # by its own labels it could only say one class of three
 
 
 @pytest.mark.slow
