@@ -74,6 +74,7 @@ class DataFreeTraining:
             self.generator = ConditionalGenerator(size, channels, facts.classes, config.latent_size, config.width)
         self.generator.to(device)
         self.student = build_network(config.student, shape=facts.shape, classes=facts.classes, seed=seed).to(device)
+        self.student.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third quicker on a CPU
         self._watched = WithFeatures(self.student)
         self._generator_optimizer = torch.optim.Adam(
             self.generator.parameters(), lr=config.learning_rate, betas=(0.5, 0.99)

@@ -47,7 +47,7 @@ class DataFreeConfig:
     random_features: int = 2048
     pictures: int = 3000
     warmup_steps: int = 500
-    steps: int = 200
+    steps: int = 150
     student_steps: int = 2
     settle_steps: int = 1500
     batch: int = 100
