@@ -41,8 +41,8 @@ _FEWEST_RUNS = 10
 # Factors on the noise are powers of this, so that curves are computed once and shared. 1.01^-110 is a third.
 _BASE = 1.01
 _LEAST, _MOST = -110, 400
-_BUCKETS = 2e4
-_LARGEST_EPSILON, _PROFILE_POINTS = 30.0, 1500
+_INTERVAL, _BUCKETS = 4e-3, 4e3  # of a privacy loss; the excess of a coarse curve falls with the square
+_LARGEST_EPSILON, _PROFILE_POINTS = 30.0, 400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class Family:
 
         total = None
         events = self._scaled(_BASE**power)
-        interval = max(1e-3, *(_loss(event) / _BUCKETS for event in events))
+        interval = max(_INTERVAL, *(_loss(event) / _BUCKETS for event in events))
         for event in events:
             one = pld.from_gaussian_mechanism(
                 event.noise_multiplier, value_discretization_interval=interval, sampling_prob=event.sampling_rate
