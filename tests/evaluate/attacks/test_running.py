@@ -89,7 +89,7 @@ def test_the_report_is_json_with_the_promised_keys(overfitted):
 
 
 def test_what_was_never_seen_is_found_no_more_often_than_by_luck(digits):
-    """Twenty draws among strangers, five attacks each: luck alone gives about 4 findings in 100, rarely 15."""
+    """Twenty draws among strangers, five attacks each: luck alone gives about 3 findings in 100, rarely 15."""
     first, second, others = digits
     images, labels = (
         np.concatenate([getattr(part, name) for part in (first, second)]) for name in ("images", "labels")

@@ -42,7 +42,7 @@ class AttackResult:
     def above_chance(self) -> bool:
         """Whether the interval of the AUC or of a rate lies wholly above what guessing gives.
 
-        Guesses get there about one time in twenty. The accuracy has no say: it is one point of the same curve.
+        Guesses get there about one time in thirty. The accuracy has no say: it is one point of the same curve.
         """
         return self.auc.interval[0] > 0.5 or any(found.interval[0] > rate for rate, found in self.rates.items())
 
@@ -101,7 +101,7 @@ class AttackReport:
         if worked:
             found = f"{len(worked)} of {attacks} on {self.target} did better than guessing: {', '.join(worked)}."
             if len(worked) < count:
-                found += " By luck alone about one attack in twenty does."
+                found += " By luck alone about one attack in thirty does."
         else:
             found = f"None of {attacks} on {self.target} did better than guessing."
         return f"{found} {PROVES_NOTHING}"
