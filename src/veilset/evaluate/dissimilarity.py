@@ -4,6 +4,7 @@ A release that shows private images would stand out here. Looking different prov
 what the guarantee is for, and attacks measure (veilset attack).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
+from veilset.core.randomness import numpy_generator
 from veilset.core.records import Images
 from veilset.evaluate.features import Features
 from veilset.evaluate.fidelity import FidelityScore, Reference, distances
@@ -81,9 +83,9 @@ def ssim(first: Images, second: Images) -> float:
     return float(inner.mean())
 
 
-def _resampled(values: NDArray[np.float64], of: Any) -> Measurement:
+def _resampled(values: NDArray[np.float64], of: Callable[[NDArray[np.float64]], float]) -> Measurement:
     """A value of a sample with its bootstrap interval."""
-    coins = np.random.default_rng(0)
+    coins = numpy_generator(0, "evaluation/resampling")
     again = [of(values[coins.integers(0, len(values), len(values))]) for _ in range(_RESAMPLES)]
     low, high = np.quantile(again, [0.025, 0.975])
     value = of(values)

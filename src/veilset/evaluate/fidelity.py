@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from veilset.core.errors import InputError
 from veilset.core.randomness import numpy_generator
-from veilset.core.records import Images, Labels, Records
-from veilset.evaluate.features import Extractor, Features
+from veilset.core.records import Labels
+from veilset.evaluate.features import Features
 from veilset.evaluate.metrics import Z95, Measurement, wilson_interval
 
 Reference = Literal["private", "public", "none"]
@@ -132,13 +132,6 @@ def diversity(synthetic: Features, labels: Labels) -> Measurement:
     every = np.concatenate(values)
     value, reach = float(every.mean()), Z95 * float(every.std()) / math.sqrt(len(every))
     return Measurement(value=value, interval=(max(0.0, value - reach), value + reach), n=len(labels))
-
-
-def drawn_features(records: Records, extractor: Extractor, most: int, seed: int = 0) -> tuple[Images, Features]:
-    """Up to `most` images of a set, drawn by seed, and their features."""
-    rows = numpy_generator(seed, "evaluation/rows").permutation(len(records.labels))[:most]
-    images = records.read(np.sort(rows))
-    return images, extractor(images)
 
 
 def distances(first: Features, second: Features) -> Features:

@@ -15,9 +15,10 @@ from torch import nn
 
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
-from veilset.core.records import Images, Records
+from veilset.core.records import Images, Labels, Records, Rows
 from veilset.data import pixels
-from veilset.evaluate.utility import UtilityResult, evaluate_utility, score
+from veilset.data.images import ImageSet
+from veilset.evaluate.utility import UtilityResult, classify, evaluate_utility, score
 from veilset.models import build_network
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Plan
@@ -26,7 +27,7 @@ from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.vault import Unit, Vault
 from veilset.release.format import Release
-from veilset.training.plain import SoftLabels, predict
+from veilset.training.plain import SoftLabels
 from veilset.training.recipe import TrainingConfig
 from veilset.training.teachers import TeacherConfig, plan_teacher, rebuild_teacher, train_teacher
 
@@ -121,11 +122,8 @@ def finished_score(name: str, network: nn.Module, test: Records, classes: int) -
 def public_score(network: nn.Module, public: Records, test: Records, classes: int, run: Run) -> dict[str, Any]:
     """What students of public images reach when the teacher labels them: the release has to beat this."""
     images = in_shape(public, test.shape)
-    logits = np.concatenate(
-        [predict(network, images[start : start + _AT_ONCE]) for start in range(0, len(images), _AT_ONCE)]
-    )
-    soft = _softmax(logits)
-    return _entry("public", _students(images, soft.argmax(axis=1), soft, classes, test, run))
+    soft = classify(network, ImageSet(images, np.zeros(len(images), np.int64))).astype(np.float32)
+    return _entry("public", students(images, soft.argmax(axis=1), soft, classes, test, run))
 
 
 def ceiling_score(train: Records, test: Records, classes: int, run: Run) -> dict[str, Any]:
@@ -134,13 +132,13 @@ def ceiling_score(train: Records, test: Records, classes: int, run: Run) -> dict
     Privacy: reads the private training records without noise; its result is for the custodian alone.
     """
     images = train.read(np.arange(len(train.labels)))
-    return _entry("ceiling", _students(images, train.labels, None, classes, test, run))
+    return _entry("ceiling", students(images, train.labels, None, classes, test, run))
 
 
-def in_shape(records: Records, shape: tuple[int, int, int]) -> Images:
-    """All images of a set, brought to `shape`."""
+def in_shape(records: Records, shape: tuple[int, int, int], rows: Rows | None = None) -> Images:
+    """The images of these rows, or of all, brought to `shape`."""
     height, width, channels = shape
-    rows = np.arange(len(records.labels))
+    rows = np.arange(len(records.labels)) if rows is None else rows
     parts = [
         pixels.resize(pixels.to_channels(records.read(rows[start : start + _AT_ONCE]), channels), height, width)
         for start in range(0, len(rows), _AT_ONCE)
@@ -148,9 +146,10 @@ def in_shape(records: Records, shape: tuple[int, int, int]) -> Images:
     return np.concatenate(parts)
 
 
-def _students(
-    images: Images, labels: Any, soft: SoftLabels | None, classes: int, test: Records, run: Run
+def students(
+    images: Images, labels: Labels, soft: SoftLabels | None, classes: int, test: Records, run: Run
 ) -> UtilityResult:
+    """What students of these images reach on the test set."""
     return evaluate_utility(
         images,
         labels,
@@ -168,10 +167,3 @@ def _students(
 
 def _entry(name: str, result: UtilityResult) -> dict[str, Any]:
     return {"name": name, "title": TITLES[name], "needs_private_data": True, **result.to_json()}
-
-
-def _softmax(logits: Any) -> SoftLabels:
-    from scipy.special import softmax
-
-    probabilities: SoftLabels = softmax(logits.astype(np.float64), axis=1).astype(np.float32)
-    return probabilities

@@ -4,25 +4,19 @@ The result is one JSON object. Every part says whether private data was needed f
 only parts that did without, or that were paid for.
 """
 
-import base64
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from veilset.core.errors import InputError
 from veilset.core.files import sha256_of
 from veilset.core.progress import SILENT, Progress
-from veilset.core.randomness import numpy_generator
-from veilset.core.records import Images, Records
+from veilset.core.records import Records
 from veilset.evaluate import yardsticks
-from veilset.evaluate.dissimilarity import dissimilarity, nearest
-from veilset.evaluate.features import Extractor, scattering_extractor, supplied_extractor
-from veilset.evaluate.fidelity import FidelityScore, Reference, diversity, fidelity
+from veilset.evaluate.features import scattering_extractor, supplied_extractor
+from veilset.evaluate.likeness import likeness
 from veilset.evaluate.paid import paid_accuracy
-from veilset.evaluate.pictures import beside, png_of
-from veilset.evaluate.utility import UtilityResult, evaluate_utility, require_same_kind
+from veilset.evaluate.utility import require_same_kind
 from veilset.models import build_network
 from veilset.privacy.account import Account
 from veilset.privacy.vault import Unit, Vault
@@ -32,10 +26,6 @@ from veilset.training.plain import train_classifier
 from veilset.training.recipe import TrainingConfig
 
 FORMAT = "veilset-evaluation/1"
-
-_MOST_FEATURES = 5000
-_MOST_NEIGHBOURS = 500
-_GRID = 48
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +79,30 @@ def evaluate(
         progress: is told work, never scores.
     """
     release = load_release(path)
+    classes = release.certificate.facts.classes
     for other in (test, train):
         if other is not None:
-            require_same_kind(
-                release.images, release.labels, release.soft_labels, release.certificate.facts.classes, other
-            )
-    students = [_students(release, test, wanted.run_of(name, progress)).to_json() for name in wanted.students]
-    marks, skipped = ([], []) if not wanted.wants_yardsticks else _yardsticks(
-        release, test, train, public, wanted.unit, wanted.run_of(wanted.students[0], progress)
-    )  # fmt: skip
-    scores, pictures, extractor = _likeness(release, train, public, wanted, progress)
+            require_same_kind(release.images, release.labels, release.soft_labels, classes, other)
+    height, width, channels = release.certificate.facts.shape
+    extractor = (
+        scattering_extractor(channels, max(height, width))
+        if wanted.extractor is None
+        else supplied_extractor(wanted.extractor)
+    )
+    students = [
+        yardsticks.students(
+            release.images, release.labels, release.soft_labels, classes, test, wanted.run_of(name, progress)
+        ).to_json()
+        for name in wanted.students
+    ]
+    marks: list[dict[str, Any]] = []
+    skipped: list[dict[str, str]] = []
+    if wanted.wants_yardsticks:
+        run = wanted.run_of(wanted.students[0], progress)
+        marks, skipped = _yardsticks(release, test, train, public, wanted.unit, run)
+    scores, pictures = likeness(
+        release.images, release.labels, extractor, private=train, public=public, progress=progress
+    )
     # The first student's keys stand at the top, where scripts look for them.
     result: dict[str, Any] = students[0] | {
         "format": FORMAT,
@@ -106,7 +110,7 @@ def evaluate(
         "students": students,
         "yardsticks": marks,
         "yardsticks_skipped": skipped,
-        "extractor": extractor,
+        "extractor": extractor.name,
         "fidelity": [score.to_json() for score in scores],
         "pictures": pictures,
         "not_for_release": True,
@@ -165,22 +169,6 @@ def identity(path: Path, release: Release) -> dict[str, Any]:
     return {"certificate_sha256": sha256_of(path / layout.CERTIFICATE), "method": release.certificate.method}
 
 
-def _students(release: Release, test: Records, run: yardsticks.Run) -> UtilityResult:
-    return evaluate_utility(
-        release.images,
-        release.labels,
-        release.soft_labels,
-        release.certificate.facts.classes,
-        test,
-        student=run.student,
-        seeds=run.seeds,
-        first_seed=run.first_seed,
-        config=run.config,
-        device=run.device,
-        progress=run.progress,
-    )
-
-
 def _yardsticks(
     release: Release, test: Records, train: Records | None, public: Records | None, unit: Unit, run: yardsticks.Run
 ) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
@@ -210,86 +198,3 @@ def _yardsticks(
     else:
         marks.append(yardsticks.ceiling_score(train, test, classes, run) | {"source": "the private training images"})
     return marks, skipped
-
-
-def _likeness(
-    release: Release, train: Records | None, public: Records | None, wanted: Evaluation, progress: Progress
-) -> tuple[list[FidelityScore], list[dict[str, Any]], str]:
-    """Fidelity, diversity and likeness, and pictures to look at."""
-    height, width, channels = release.certificate.facts.shape
-    extractor = (
-        scattering_extractor(channels, max(height, width))
-        if wanted.extractor is None
-        else supplied_extractor(wanted.extractor)
-    )
-    rows = _drawn(len(release), _MOST_FEATURES)
-    images, labels = release.images[rows], release.labels[rows]
-    features = extractor(images)
-    scores = [
-        FidelityScore(name="diversity", higher_is_better=True, against="none", measured=diversity(features, labels))
-    ]
-    shown: dict[str, Images] = {}
-    references: list[tuple[Reference, Records | None]] = [("private", train), ("public", public)]
-    for name, records in references:
-        if records is not None:
-            progress.note(f"comparing with {name} images by {extractor.name}")
-            found, picked = _compared(name, records, extractor, images, features, release.certificate.facts.shape)
-            scores += found
-            shown[name] = picked
-    return scores, _pictures(images[:_MOST_NEIGHBOURS], shown), extractor.name
-
-
-def _compared(
-    name: Reference, records: Records, extractor: Extractor, images: Images, features: Any, shape: tuple[int, int, int]
-) -> tuple[list[FidelityScore], Images]:
-    """The scores against one set, and the nearest images of it to the first synthetic ones."""
-    height, width, channels = shape
-    chosen = _Chosen(records, _drawn(len(records.labels), _MOST_FEATURES))
-    others = yardsticks.in_shape(chosen, (height, width, channels))
-    other_features = extractor(others)
-    found = nearest(images[:_MOST_NEIGHBOURS], features[:_MOST_NEIGHBOURS], others, other_features)
-    return fidelity(other_features, features, name) + dissimilarity(found, name), others[found.rows]
-
-
-def _pictures(images: Images, nearest_of: dict[str, Images]) -> list[dict[str, Any]]:
-    """Grids side by side: with private images for the custodian, and without for everyone."""
-    pictures = []
-    for name, order in (
-        ("nearest_internal", ("private", "synthetic", "public")),
-        ("nearest_public", ("synthetic", "public")),
-    ):
-        sets = [images if key == "synthetic" else nearest_of[key] for key in order if key in ("synthetic", *nearest_of)]
-        kept = [key for key in order if key in ("synthetic", *nearest_of)]
-        if len(sets) > 1 and ("private" in kept or name == "nearest_public"):
-            picture = png_of(beside([part[:_GRID] for part in sets]))
-            pictures.append(
-                {
-                    "name": name,
-                    "columns": kept,
-                    "caption": f"{' | '.join(kept)}: each synthetic image with its nearest in the other set",
-                    "png_base64": base64.b64encode(picture).decode(),
-                    "needs_private_data": "private" in kept,
-                }
-            )
-    return pictures
-
-
-class _Chosen:
-    """Some rows of a set, read when asked for."""
-
-    def __init__(self, records: Records, rows: Any) -> None:
-        self._records, self._rows = records, rows
-        self.shape, self.class_names, self.groups = records.shape, records.class_names, None
-        self.labels = records.labels[rows]
-
-    def read(self, rows: Any) -> Images:
-        """The images of these rows."""
-        return self._records.read(self._rows[rows])
-
-    def digests(self) -> Any:
-        """The ids of these rows."""
-        return self._records.digests()[self._rows]
-
-
-def _drawn(count: int, most: int) -> Any:
-    return np.sort(numpy_generator(0, "evaluation/rows").permutation(count)[:most])

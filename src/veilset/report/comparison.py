@@ -3,14 +3,13 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
-from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from veilset.report.plots import Point, Series, plot
 from veilset.report.published import Published, published_for
+from veilset.report.templates import style, template
 
 Line = Mapping[str, Any]
 
@@ -108,16 +107,8 @@ def markdown(title: str, rows: Sequence[Row], lines: Sequence[Line]) -> str:
 
 def html(title: str, rows: Sequence[Row], lines: Sequence[Line], plots: Mapping[str, str]) -> str:
     """The comparison as one self-contained page."""
-    folder = files("veilset.report").joinpath("templates")
-    environment = Environment(
-        loader=DictLoader({"page": folder.joinpath("comparison.html").read_text(encoding="utf-8")}),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page").render(
-        style=Markup(folder.joinpath("style.css").read_text(encoding="utf-8")),
+    return template("comparison.html").render(
+        style=style(),
         title=title,
         told=_told(lines),
         rows=rows,

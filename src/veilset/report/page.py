@@ -3,12 +3,8 @@
 import json
 import math
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-from jinja2 import DictLoader, Environment, StrictUndefined, Template
-from markupsafe import Markup
 
 from veilset._version import __version__
 from veilset.core.files import sha256_of
@@ -22,6 +18,7 @@ from veilset.report import sections
 from veilset.report.charts import guess_dots
 from veilset.report.inputs import Inputs, parts, public_part, read_inputs
 from veilset.report.meaning import Meaning, meaning_of, timeline
+from veilset.report.templates import style, template
 
 _UNITS = {"record": ("image", "images"), "group": ("person", "people")}
 _WEAK_EPSILON = 10.0
@@ -52,8 +49,8 @@ def render(release: Release, verification: Verification, inputs: Inputs, path: P
     attacks = sections.attack_rows(inputs)
     classes, hidden_classes = sections.class_rows(release)
     height, width, channels = certificate.facts.shape
-    return _template().render(
-        style=Markup(_resource("style.css")),
+    return template("report.html").render(
+        style=style(),
         internal=internal,
         certificate=certificate,
         facts=certificate.facts,
@@ -136,18 +133,3 @@ def _method(certificate: Certificate) -> dict[str, str]:
         return {"name": certificate.method, "title": certificate.method, "paper": ""}
     method = METHODS.get(certificate.method)
     return {"name": certificate.method, "title": method.title, "paper": method.paper}
-
-
-def _template() -> Template:
-    source = {"report.html": _resource("report.html")}
-    # Names and labels come from people and files: everything is escaped unless it is made here.
-    environment = Environment(
-        loader=DictLoader(source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["thousands"] = lambda value: f"{value:,}"
-    environment.filters["short"] = lambda value: f"{value:.3g}"
-    return environment.get_template("report.html")
-
-
-def _resource(name: str) -> str:
-    return files("veilset.report").joinpath("templates", name).read_text(encoding="utf-8")
