@@ -49,7 +49,8 @@ def test_imports_point_down(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_only_mechanisms_open_the_vault(path: Path) -> None:
-    if path.relative_to(SOURCE) in (Path("privacy/vault.py"), Path("privacy/mechanisms.py")):
+    # The code audit names them to forbid them; it is under its own rules.
+    if str(path.relative_to(SOURCE)) in ("privacy/vault.py", "privacy/mechanisms.py", "audit/code.py"):
         return
     text = path.read_text(encoding="utf-8")
     for secret in ("contents_of", "_CONTENTS"):
