@@ -47,6 +47,16 @@ def test_more_budget_buys_more_directions_and_longer_training():
     assert few.count <= many.count
 
 
+def test_fewer_classes_leave_each_weight_more_units():
+    by_classes = {
+        classes: plan_teacher(TeacherConfig(), facts(15_000, classes=classes), False, Budget(1, 1e-5))[0].directions
+        for classes in (2, 5, 10, 100)
+    }
+    assert by_classes[2] == by_classes[5] == 1000
+    assert by_classes[10] == pytest.approx(15_000 / 3.73 / 10, rel=0.01)
+    assert by_classes[100] == 200
+
+
 def test_a_given_noise_is_taken_and_leaves_the_steps_alone():
     budget, whole = Budget(2, 1e-6), plan_teacher(TeacherConfig(), facts(), False, Budget(2, 1e-6))[1]
 

@@ -30,7 +30,8 @@ _HEAD_CLIP_NORM = 0.3
 _LONGEST_STEP = 20.0
 _HEAD_STEPS = (100, 600)
 _DIRECTIONS = (200, 1000)
-_UNITS_PER_DIRECTION = 10.0
+# Strength per class over weights per direction; fitted for two and for ten classes.
+_STRENGTH_PER_WEIGHT = 0.1
 
 _NETWORK_BATCH = 1024
 _NETWORK_STEPS = 400
@@ -69,7 +70,7 @@ def plan_teacher(config: TeacherConfig, facts: PublicFacts, has_public: bool, bu
         kind=kind,
         network=config.network,
         trained=config.trained,
-        directions=config.directions or _directions(strength),
+        directions=config.directions or _directions(strength, facts.classes),
         clip_norm=clip_norm,
         learning_rate=config.learning_rate or step / clip_norm,
         momentum=config.momentum,
@@ -96,7 +97,10 @@ def _head_step(noise: float, batch: int, steps: int, momentum: float) -> float:
     return min(_LONGEST_STEP, _LOGIT_NOISE * (1 - momentum) * batch / (noise * math.sqrt(steps)))
 
 
-def _directions(strength: float) -> int:
-    """Fewer directions where the noise is large: the last ones would carry more noise than news."""
+def _directions(strength: float, classes: int) -> int:
+    """Fewer directions where the noise is large: the last ones would carry more noise than news.
+
+    A direction has a weight for each class, and each class has its share of the units only.
+    """
     least, most = _DIRECTIONS
-    return min(most, max(least, round(strength / _UNITS_PER_DIRECTION)))
+    return min(most, max(least, round(strength / classes / (_STRENGTH_PER_WEIGHT * classes))))
