@@ -20,10 +20,17 @@ from veilset.privacy.ledger import Ledger
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.vault import PublicFacts, Vault
-from veilset.training.teachers import rebuild_teacher
+from veilset.training.teachers import fitting, rebuild_teacher
 
 FACTS = PublicFacts(units=60_000, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
-SMALL = {"iterations": "2", "batch": "10", "pool": "2"}
+SMALL = {"iterations": "2", "batch": "10", "pool": "2", "copies": "2"}
+
+
+@pytest.fixture(autouse=True)
+def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directions and scales from fewer pictures: the same code in a tenth of the time."""
+    monkeypatch.setattr(fitting, "_PICTURES", 300)
+    monkeypatch.setattr(imgsyn, "_PICTURES", 100)
 
 
 def records(seed: int = 0, count: int = 300) -> ImageSet:

@@ -24,7 +24,7 @@ from torch import Tensor
 from veilset.core.errors import InputError
 from veilset.core.files import write_whole
 from veilset.core.progress import track
-from veilset.core.randomness import derive_seed, numpy_generator
+from veilset.core.randomness import derive_seed, numpy_generator, torch_generator
 from veilset.core.records import Images, Records
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
 from veilset.methods.baselines.merf import Merf, MerfConfig
@@ -34,6 +34,7 @@ from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.vault import PublicFacts
 from veilset.training.alignment import AlignConfig, Stop, align, in_parallel, turning_point
+from veilset.training.augment import MILD, augment
 from veilset.training.moments import Form, LayerMoments
 from veilset.training.starts import Batch, Start, public_pictures, starting_images
 from veilset.training.teachers import Teacher, TeacherConfig, plan_teacher, train_teacher
@@ -65,6 +66,7 @@ class ImgsynConfig(Config):
         by_class: one statistic for each class.
         statistics_share: share of the privacy for the statistic.
         aligned_share: share of the images that are aligned; the others are only varied, chosen and labelled.
+        copies: of each aligned image, the first as it is and the others mildly changed; each gets its own label.
         pool: how many starting images each of those others is chosen from, so that classes come out even.
         batch: images aligned together.
         iterations, stop, learning_rate, feature_weight, class_weight, variation_weight, square_weight: AlignConfig.
@@ -81,6 +83,7 @@ class ImgsynConfig(Config):
     by_class: bool = False
     statistics_share: float = 0.2
     aligned_share: float = 0.5
+    copies: int = 4
     pool: int = 4
     batch: int = 100
     iterations: int = 10
@@ -103,10 +106,10 @@ class ImgsynConfig(Config):
             raise InputError(f"Expected aligned_share between 0 and 1, got {self.aligned_share}.")
         if not 3 <= self.blur <= 15 or self.blur % 2 == 0:
             raise InputError(f"Expected blur to be odd and from 3 to 15, got {self.blur}.")
-        if self.batch < 1 or self.pool < 1 or not self.temperature > 0:
+        if min(self.batch, self.pool, self.copies) < 1 or not self.temperature > 0:
             raise InputError(
-                f"Expected batch and pool of at least 1 and temperature > 0, got {self.batch}, {self.pool} and "
-                f"{self.temperature}."
+                "Expected batch, pool and copies of at least 1 and temperature > 0, "
+                f"got {self.batch}, {self.pool}, {self.copies} and {self.temperature}."
             )
         for name, kind in (("variation", Variation), ("statistics", Form), ("teacher", KindOrAuto)):
             if getattr(self, name) not in get_args(kind):
@@ -215,11 +218,11 @@ class Imgsyn(Method):
         return Samples(images=stored, labels=soft_labels.argmax(axis=1).astype(np.int64), soft_labels=soft_labels)
 
     def _aligned(self, count: int, seed: int) -> Tensor:
-        """Section 4.2: `count` images moved by Algorithm 1, as 8 bits."""
+        """Section 4.2: `count` images moved by Algorithm 1, and mild changes of them, as 8 bits."""
         if count == 0:
             return self._empty()
         config, context = self.config, self._context
-        batches = math.ceil(count / config.batch)
+        batches = math.ceil(count / (config.batch * config.copies))
         starts = self._starts(batches * config.batch, derive_seed(seed, "aligned"))
         alignment = self._settled(starts)
         kept = _KeptBatches(context.workspace, count, seed)
@@ -230,7 +233,10 @@ class Imgsyn(Method):
                 return done
             start = starts(number, config.batch).to(context.device)
             moved = align(start, self._aims(number), self._moments, self._target, alignment).images
-            return kept.save(number, _as_bytes(moved))
+            # The teacher labels each copy anew, so a student learns more from it than from changing an image itself.
+            coins = torch_generator(seed, f"imgsyn copies {number}", context.device)
+            copies = [augment(moved, MILD, coins) for _ in range(config.copies - 1)]
+            return kept.save(number, _as_bytes(torch.cat([moved, *copies])))
 
         return torch.cat(list(track(in_parallel(work, batches), context.progress, "aligning images", batches)))[:count]
 

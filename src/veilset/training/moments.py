@@ -2,8 +2,8 @@
 
 DP-ImgSyn (Soufleri et al., 2024) matches mean and variance of what each norm layer reads: the `channel` form here. The
 `map` form keeps the position as well, which tells a lung from a face where an average over the image does not. The
-`code` form is what a linear head reads, along public directions: a few hundred numbers instead of thousands, so that the
-same noise hides far less of them.
+`code` form is what a linear head reads, along public directions, and its square: a few hundred numbers instead of
+thousands, so that the same noise hides far less of them.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ _CLIP_QUANTILE = 0.5
 _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm2d, nn.BatchNorm2d)
 
 
-class LayerMoments(nn.Module):
+class LayerMoments:
     """Rows of an image's moments in all layers of a teacher, centred and scaled by public pictures.
 
     Each layer is divided by the length that its rows have on public pictures, so that layers count alike; a row of all
@@ -36,7 +36,6 @@ class LayerMoments(nn.Module):
     """
 
     def __init__(self, teacher: Teacher, form: Form, pictures: Iterable[Tensor]) -> None:
-        super().__init__()
         if form not in get_args(Form):
             raise InputError(f"Expected statistics to be one of {', '.join(get_args(Form))}, got {form!r}.")
         has_code = isinstance(getattr(teacher.network, "code", None), Code)
@@ -68,22 +67,18 @@ class LayerMoments(nn.Module):
     def distance(self, mean_row: Tensor, target: Tensor) -> Tensor:
         """How far the mean row of a batch is from the released one: Equation 1 of the paper, in public scales.
 
-        In the channel form second moments become deviations, as in the paper; noise can make a variance negative, so it
-        is floored.
+        Where rows hold second moments, these become deviations, as in the paper.
         """
-        if self.form != "channel":
+        if self.form == "map":
             return (mean_row - target).square().sum(dim=-1).mean()
-        ours, theirs = self._mean_and_deviation(mean_row), self._mean_and_deviation(target)
-        return torch.stack(
-            [
-                ((mine - other) / scale).square().sum(dim=-1).mean()
-                for mine, other, scale in zip(ours, theirs, self.scales, strict=True)
-            ]
-        ).sum()
+        pairs = zip(self._mean_and_deviation(mean_row), self._mean_and_deviation(target), self.scales[::2], strict=True)
+        apart = [((ours - theirs) / scale).square().sum(dim=-1).mean() for ours, theirs, scale in pairs]
+        return torch.stack(apart).sum()
 
     def _raw(self, layers: list[Tensor]) -> list[Tensor]:
-        if self.form == "channel":
-            return [torch.cat([maps.mean(dim=(2, 3)), maps.square().mean(dim=(2, 3))], dim=1) for maps in layers]
+        """Means of each layer and, but for the map form, mean squares, each as a part of the row of its own."""
+        if self.form != "map":
+            return [part.mean(dim=(2, 3)) for maps in layers for part in (maps, maps.square())]
         return [
             (maps if maps.shape[-1] <= _MAP_SIDE else functional.adaptive_avg_pool2d(maps, _MAP_SIDE)).flatten(1)
             for maps in layers
@@ -94,12 +89,18 @@ class LayerMoments(nn.Module):
         return torch.cat([(layer - centre) / scale for layer, centre, scale in parts], dim=1)
 
     def _mean_and_deviation(self, row: Tensor) -> list[Tensor]:
-        found = []
+        """For each layer its means beside its deviations.
+
+        Noise can make a variance negative, so none falls below a tenth of what it is on public pictures.
+        """
         parts = torch.split(row, [len(centre) for centre in self.centres], dim=-1)
-        for part, centre, scale in zip(parts, self.centres, self.scales, strict=True):
-            mean, square = (part * scale + centre).chunk(2, dim=-1)
-            deviation = (square - mean.square()).clamp_min(1e-4).sqrt()
-            found.append(torch.cat([mean, deviation], dim=-1))
+        raw = [part * scale + centre for part, scale, centre in zip(parts, self.scales, self.centres, strict=True)]
+        found = []
+        for mean, square, centre, public_square in zip(
+            raw[::2], raw[1::2], self.centres[::2], self.centres[1::2], strict=True
+        ):
+            floor = (0.1 * (public_square - centre.square())).clamp_min(1e-8)
+            found.append(torch.cat([mean, torch.maximum(square - mean.square(), floor).sqrt()], dim=-1))
         return found
 
 
