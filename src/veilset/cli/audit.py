@@ -47,7 +47,7 @@ def audit(
         contradicted = any(finding.contradicted for finding in findings) or bool(breaches)
         result |= worst.to_json() | {
             "contradicted": contradicted,
-            "findings": [finding.to_json() for finding in findings],
+            "findings": [finding.to_json() for finding in findings if finding is not worst],
             "code_breaches": breaches,
         }
         _explain(console, findings, breaches)
