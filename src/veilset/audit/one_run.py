@@ -36,7 +36,7 @@ from veilset.privacy.budget import Budget, default_delta
 from veilset.privacy.events import Plan
 from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage, Session
 from veilset.privacy.noise import NoiseSource
-from veilset.privacy.vault import Vault
+from veilset.privacy.vault import PublicFacts, Vault
 from veilset.training.dpsgd.trainer import to_inputs
 from veilset.training.teachers import TeacherConfig, plan_teacher, train_teacher
 
@@ -148,7 +148,7 @@ def audit_teacher(
     inside = numpy_generator(seed, "audit/coins").random(canaries) < 0.5
     vault = Vault(everyone.subset(np.flatnonzero(inside)))
     # Both outcomes of a coin must declare the same number of records.
-    vault.facts = type(vault.facts)(units=canaries, unit="record", shape=everyone.shape, class_names=("0", "1"))
+    vault.facts = PublicFacts(units=canaries, unit="record", shape=everyone.shape, class_names=("0", "1"))
     budget = Budget(epsilon, default_delta(canaries))
     recipe, event = plan_teacher(TeacherConfig(steps=steps), vault.facts, False, budget)
     session = WatchedSession(everyone, vault, Plan(budget=budget, events=(event,)), make_noise())
@@ -158,13 +158,13 @@ def audit_teacher(
     losses = functional.cross_entropy(logits, torch.from_numpy(everyone.labels.copy()), reduction="none").numpy()
     findings = []
     for view, scores in (("black box", -losses.astype(np.float64)), ("every step", session.scores)):
-        guesses, right = right_guesses(scores, inside)
+        bound = one_run_bound(canaries, *right_guesses(scores, inside), budget.delta, confidence)
         findings.append(
             Finding(
                 name=f"teacher in one run, {view}",
                 claimed_epsilon=epsilon_of([event], budget.delta),
-                lower_bound=one_run_bound(canaries, guesses, right, budget.delta, confidence),
-                lower_bound_by_rates=one_run_bound(canaries, guesses, right, budget.delta, confidence),
+                lower_bound=bound,
+                lower_bound_by_rates=bound,
                 delta=budget.delta,
                 confidence=confidence,
                 runs=1,

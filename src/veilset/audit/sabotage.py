@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from veilset.audit.bounds import Scores
 from veilset.audit.game import Finding, MakeNoise, Subject, Worlds, conclude, play
-from veilset.audit.mechanisms import dots, pixels, priced
+from veilset.audit.mechanisms import dots, gaussian_sum, pixels, priced
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import ClippedSum, Session
@@ -30,21 +30,35 @@ _OTHERS = 15
 Twin = Callable[[int, MakeNoise], tuple[Scores, Plan]]
 
 
+class _Altered(NoiseSource):
+    """A source whose normal variates are multiplied by a factor that nobody accounts for."""
+
+    def __init__(self, source: NoiseSource, factor: float) -> None:
+        super().__init__(0)
+        self._source, self._factor = source, factor
+
+    def bits(self, count: int) -> NDArray[np.uint64]:
+        return self._source.bits(count)
+
+    def normal(self, count: int) -> Tensor:
+        return self._factor * super().normal(count)
+
+
 def noise_removed(runs: int, make_noise: MakeNoise) -> tuple[Scores, Plan]:
     """The sum is released as it is."""
-    subject = _sum_of_pixels()
-    return play(subject, runs, lambda: _with_normals(make_noise(), lambda normals: 0 * normals)), subject.plan
+    subject = gaussian_sum(1.0)
+    return play(subject, runs, lambda: _Altered(make_noise(), 0.0)), subject.plan
 
 
 def noise_halved(runs: int, make_noise: MakeNoise) -> tuple[Scores, Plan]:
     """Half of the noise that was paid for."""
-    subject = _sum_of_pixels()
-    return play(subject, runs, lambda: _with_normals(make_noise(), lambda normals: normals / 2)), subject.plan
+    subject = gaussian_sum(1.0)
+    return play(subject, runs, lambda: _Altered(make_noise(), 0.5)), subject.plan
 
 
 def fixed_seed(runs: int, make_noise: MakeNoise) -> tuple[Scores, Plan]:  # noqa: ARG001
     """Every run draws the same noise: whoever knows the code subtracts it."""
-    subject = _sum_of_pixels()
+    subject = gaussian_sum(1.0)
 
     class Repeating(NoiseSource):
         def normal(self, count: int) -> Tensor:
@@ -120,7 +134,7 @@ def imgsyn_statistics_without_noise(runs: int, make_noise: MakeNoise) -> tuple[S
         session.gaussian_sum(moments, label=event.label, clip_norm=1.0, noise_multiplier=event.noise_multiplier)
 
     subject = Subject(name="", plan=plan, worlds=dots(), spend=spend)
-    return play(subject, runs, lambda: _with_normals(make_noise(), lambda normals: 0 * normals)), plan
+    return play(subject, runs, lambda: _Altered(make_noise(), 0.0)), plan
 
 
 def gs_wgan_batch_factor(runs: int, make_noise: MakeNoise) -> tuple[Scores, Plan]:
@@ -244,16 +258,6 @@ def try_sabotage(
     return conclude(sabotage.name, lambda: sabotage.twin(runs, make_noise), runs, confidence)
 
 
-def _sum_of_pixels() -> Subject:
-    plan = priced(1.0, Event(label="sum", noise_multiplier=1.0))
-    event = plan.events[0]
-
-    def spend(session: Session) -> None:
-        session.gaussian_sum(pixels, label=event.label, clip_norm=1.0, noise_multiplier=event.noise_multiplier)
-
-    return Subject(name="", plan=plan, worlds=dots(), spend=spend)
-
-
 def _step(runs: int, make_noise: MakeNoise, clipped: ClippedSum, worlds: Worlds | None = None) -> tuple[Scores, Plan]:
     """One full step of the real `GradientSteps` around a sum that is not clipped as it should be."""
     plan = priced(4.0, Event(label="step", noise_multiplier=1.0))
@@ -281,13 +285,6 @@ def _clip_rows(rows: Tensor) -> Tensor:
     lengths = rows.flatten(1).norm(dim=1).clamp(min=_CLIP)
     shorter: Tensor = rows * (_CLIP / lengths).reshape(-1, *[1] * (rows.ndim - 1))
     return shorter
-
-
-def _with_normals(noise: NoiseSource, change: Callable[[Tensor], Tensor]) -> NoiseSource:
-    """The same source with altered normal variates."""
-    normal = noise.normal
-    setattr(noise, "normal", lambda count: change(normal(count)))  # noqa: B010 (mypy knows better than to allow it)
-    return noise
 
 
 def _normals(noise: NoiseSource, rows: int, width: int) -> NDArray[np.float64]:
