@@ -18,6 +18,7 @@ to be told from one output.
 
 import math
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -42,6 +43,7 @@ from veilset.training.teachers import TeacherConfig, plan_teacher, train_teacher
 
 Numbers = NDArray[np.float64]
 
+_COIN_VARIANCE = 0.25
 _GUESSED = 0.25  # the share of the canaries that is guessed, half of them "in" and half "out"
 
 
@@ -77,12 +79,22 @@ def right_guesses(scores: Numbers, coins: NDArray[np.bool_], share: float = _GUE
 
 
 class WatchedSession(Session):
-    """A session whose noisy steps are seen by an auditor who knows every canary: `scores` has one number for each."""
+    """A session whose noisy steps are seen by an auditor who knows every canary.
+
+    What a step releases is sum_i coin_i gradient_i plus noise. With the coins taken as normal around one half, their
+    posterior mean is a ridge regression, which keeps canaries that resemble each other apart.
+    """
 
     def __init__(self, canaries: ImageSet, vault: Vault, plan: Plan, noise: NoiseSource) -> None:
         super().__init__(vault, plan, MemoryLedger(), noise)
         self.canaries = canaries
-        self.scores: Numbers = np.zeros(len(canaries))
+        self._precision = torch.eye(len(canaries), dtype=torch.float64) / _COIN_VARIANCE
+        self._evidence = torch.full((len(canaries),), 0.5 / _COIN_VARIANCE, dtype=torch.float64)
+
+    def scores(self) -> Numbers:
+        """How likely each canary is in, after all steps."""
+        solved: Numbers = torch.linalg.solve(self._precision, self._evidence).numpy()
+        return solved
 
     def gradient_steps(
         self,
@@ -106,24 +118,32 @@ class WatchedSession(Session):
         images, labels = torch.from_numpy(self.canaries.images.copy()), torch.from_numpy(self.canaries.labels.copy())
         with torch.no_grad():
             inputs = images if features is None else features(images, labels).float()
-        return _WatchedSteps(real, inputs, labels, self.scores)
+        return _WatchedSteps(real, inputs, labels, self._precision, self._evidence)
 
 
 class _WatchedSteps(GradientSteps):
-    """Adds to each canary's score the product of its own clipped gradient and what the step released."""
+    """Adds what each step tells of the coins to the regression."""
 
-    def __init__(self, real: GradientSteps, inputs: Tensor, labels: Tensor, scores: Numbers) -> None:
+    def __init__(
+        self, real: GradientSteps, inputs: Tensor, labels: Tensor, precision: Tensor, evidence: Tensor
+    ) -> None:
         self.__dict__ = real.__dict__
-        self._inputs, self._labels, self._scores = inputs, labels, scores
+        self._inputs, self._labels = inputs, labels
+        self._precision, self._evidence = precision, evidence
 
     def step(self, clipped_sum: ClippedSum) -> list[Tensor]:
-        """The real step, and the score of each canary."""
-        own = [clipped_sum(self._inputs[[i]], self._labels[[i]]) for i in range(len(self._labels))]
+        """The real step, seen."""
+        rows = [_flat(clipped_sum(self._inputs[[i]], self._labels[[i]])) for i in range(len(self._labels))]
         released = super().step(clipped_sum)
-        for place, gradients in enumerate(own):
-            pairs = zip(gradients, released, strict=True)
-            self._scores[place] += sum(float((mine * noisy).sum()) for mine, noisy in pairs)
+        gradients = torch.stack(rows) * self.event.sampling_rate
+        variance = (self.event.noise_multiplier * self.clip_norm) ** 2
+        self._precision += gradients @ gradients.T / variance
+        self._evidence += gradients @ _flat(released) / variance
         return released
+
+
+def _flat(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([part.flatten() for part in parts]).double()
 
 
 def canary_set(count: int, seed: int) -> ImageSet:
@@ -157,7 +177,7 @@ def audit_teacher(
         logits = teacher(to_inputs(torch.from_numpy(everyone.images.copy())))
     losses = functional.cross_entropy(logits, torch.from_numpy(everyone.labels.copy()), reduction="none").numpy()
     findings = []
-    for view, scores in (("black box", -losses.astype(np.float64)), ("every step", session.scores)):
+    for view, scores in (("black box", -losses.astype(np.float64)), ("every step", session.scores())):
         bound = one_run_bound(canaries, *right_guesses(scores, inside), budget.delta, confidence)
         findings.append(
             Finding(
