@@ -1,0 +1,224 @@
+"""DP-ImgSyn from end to end: a release, its verification, and what students of data.npz alone reach on the test set.
+
+    scripts/bench imgsyn [--suite main table2 table4 noise] [--only chest] [--seeds 0 1 2] [--samples N] [--set K=V]
+
+Each run is a process of its own and appends one JSON line to benchmarks/results/imgsyn.jsonl, with the paper's figure
+beside ours where it has one (its epsilon does not hold for the aligned images; docs/imgsyn.md). Data comes from
+$VEILSET_DATA, else ../shared/data. The privacy noise comes from the operating system, so two runs of one seed differ by
+it. Settings were chosen on a part of the training images (docs/imgsyn.md); the test set is read once in each run.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import veilset.training  # noqa: F401  (thread settings, before torch)
+
+import torch  # isort: skip
+
+from veilset.data.images import ImageSet
+from veilset.data.npz import read_npz
+from veilset.evaluate.pictures import write_grid
+from veilset.evaluate.utility import classify, evaluate_utility
+from veilset.pipeline.synthesize import Job, run
+from veilset.privacy.vault import Vault
+from veilset.release.format import load_release
+from veilset.release.verify import verify_release
+from veilset.training.teachers import rebuild_teacher
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("VEILSET_DATA") or ROOT.parent / "shared" / "data")
+RESULTS = Path(__file__).parent / "results" / "imgsyn.jsonl"
+DELTA, TIME_LIMIT = 1e-5, 3600
+GROUPS = {"chest_xray_64": "patients"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One line of a table: what is private, what is public, and what the paper or the goal says."""
+
+    private: str
+    public: str | None
+    epsilon: float
+    settings: Mapping[str, str] = field(default_factory=dict)
+    students: tuple[str, ...] = ("convnet",)
+    target: float | None = None
+    paper: float | None = None
+    metric: str = "accuracy"
+
+
+def _table2() -> list[Case]:
+    rows = [
+        ("mnist", "tinyimagenet_32", 1.0, 85.83, 85.98),
+        ("mnist", "fashion_mnist", 1.0, 85.56, 86.24),
+        ("mnist", "tinyimagenet_32", 10.0, 92.97, 94.03),
+        ("mnist", "fashion_mnist", 10.0, 93.61, 93.90),
+        ("fashion_mnist", "tinyimagenet_32", 1.0, 74.99, 74.93),
+        ("fashion_mnist", "mnist", 1.0, 51.58, 68.38),
+        ("fashion_mnist", "tinyimagenet_32", 10.0, 79.04, 78.71),
+        ("fashion_mnist", "mnist", 10.0, 54.78, 71.51),
+    ]
+    plain = {"iterations": "0", "variation": "none", "pool": "1"}
+    return [
+        Case(private=private, public=public, epsilon=epsilon, settings=settings, paper=paper)
+        for private, public, epsilon, none, aligned in rows
+        for settings, paper in ((plain, none), ({}, aligned))
+    ]
+
+
+NOISE = {"start": "filtered_noise", "aligned_share": "1"}
+SUITES: dict[str, list[Case]] = {
+    "main": [
+        Case(private="mnist", public="fashion_mnist", epsilon=1.0, target=96.5, paper=86.24),
+        Case(private="mnist", public="fashion_mnist", epsilon=10.0, target=97.5, paper=93.90),
+        Case(private="chest_xray_64", public="tinyimagenet_32", epsilon=1.0, target=89.0, metric="balanced_accuracy"),
+        Case(private="chest_xray_64", public="tinyimagenet_32", epsilon=10.0, target=91.0, metric="balanced_accuracy"),
+        Case(private="fashion_mnist", public="tinyimagenet_32", epsilon=1.0, target=84.0, paper=74.99),
+        Case(private="fashion_mnist", public="tinyimagenet_32", epsilon=10.0, target=86.0, paper=79.04),
+        Case(private="fashion_mnist", public="mnist", epsilon=1.0, target=75.0, paper=68.38),
+        Case(private="mnist", public=None, epsilon=10.0, settings=NOISE, target=92.0, paper=91.62),
+        Case(private="celeba_32", public="tinyimagenet_32", epsilon=1.0, target=82.0),
+        Case(private="celeba_32", public="tinyimagenet_32", epsilon=10.0, target=86.0),
+        Case(private="cifar10_15k", public="tinyimagenet_32", epsilon=10.0, target=50.0, paper=45.7),
+        Case(private="mnist", public="fashion_mnist", epsilon=1.0, settings={"start": "merf"}, target=97.5),
+        Case(private="mnist", public="fashion_mnist", epsilon=10.0, settings={"start": "merf"}, target=98.5),
+    ],
+    "table2": _table2(),
+    "table4": [
+        Case(
+            private="mnist",
+            public="fashion_mnist",
+            epsilon=10.0,
+            students=("convnet", "resnet18", "vgg11", "mobilenetv2", "shufflenetv2"),
+        )
+    ],
+    "noise": [
+        Case(private="mnist", public=None, epsilon=10.0, settings=settings, paper=paper)
+        for settings, paper in (
+            ({"start": "noise", "aligned_share": "1"}, 90.55),
+            ({**NOISE, "blur": "3"}, 91.62),
+            ({**NOISE, "blur": "7"}, 90.82),
+            ({**NOISE, "blur": "11"}, 91.10),
+            ({**NOISE, "blur": "15"}, 91.18),
+            ({"start": "drawn"}, None),
+        )
+    ],
+}
+
+
+def measure(case: Case, seed: int, samples: int | None, extra: Mapping[str, str]) -> dict[str, Any]:
+    """Make, verify and load one release, and train its students."""
+    groups = GROUPS.get(case.private)
+    private = read_npz(DATA / f"{case.private}.npz", "train", groups=groups)
+    vault = Vault(private, unit="group" if groups else "record")
+    public = None if case.public is None else _public(case.public, private.shape)
+    settings = {**case.settings, **extra}
+    job = Job(method="imgsyn", epsilon=case.epsilon, delta=DELTA, settings=settings, samples=samples, seed=seed)
+    clock, processor = time.perf_counter(), time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "release"
+        run(vault, job, workspace=Path(folder) / "run", public=public).save(place)
+        seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - processor
+        peak_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        found, release = verify_release(place), load_release(place)
+    if not found.ok:
+        raise SystemExit(f"The release does not verify: {found.problems}")
+    test = read_npz(DATA / f"{case.private}.npz", "test")
+    weights, description = release.models["teacher"]
+    teacher = classify(rebuild_teacher(description, weights).network, test)
+    scores = {}
+    for student in case.students:
+        result = evaluate_utility(
+            release.images, release.labels, release.soft_labels, vault.facts.classes, test,
+            student=student, seeds=1, first_seed=seed,
+        )  # fmt: skip
+        scores[student] = {
+            "accuracy": round(100 * result.accuracy, 2),
+            "balanced_accuracy": round(100 * result.balanced_accuracy, 2),
+            "seconds": round(result.seconds),
+        }
+    if seed == 0 and public is not None:
+        name = f"imgsyn-{case.private}-from-{case.public}-eps{case.epsilon:g}.png".replace("_", "-")
+        write_grid(ROOT / "docs" / "images" / name, release.images, release.labels)
+    return {
+        "benchmark": "imgsyn",
+        "private": case.private,
+        "public": case.public,
+        "epsilon": case.epsilon,
+        "certified_epsilon": found.epsilon,
+        "delta": DELTA,
+        "unit": vault.facts.unit,
+        "seed": seed,
+        "settings": settings,
+        "samples": len(release),
+        "teacher_accuracy": round(100 * float((teacher == test.labels).mean()), 2),
+        "students": scores,
+        "metric": case.metric,
+        "target": case.target,
+        "paper": case.paper,
+        "seconds": round(seconds),
+        "cpu_seconds": round(cpu_seconds),
+        "peak_mb": peak_mb,
+        "load": round(os.getloadavg()[0], 1),
+        "threads": torch.get_num_threads(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
+        "commit": _commit(),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _public(name: str, shape: tuple[int, int, int]) -> ImageSet:
+    records = read_npz(DATA / f"{name}.npz", "train")
+    return records if tuple(records.shape) == tuple(shape) else records.with_channels(shape[2]).resize(shape[0])
+
+
+def _commit() -> str:
+    found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
+    return found.stdout.strip()
+
+
+def main() -> None:
+    """Run what was asked for, each in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", nargs="+", default=["main"], choices=list(SUITES))
+    parser.add_argument("--only", default="", help="cases whose name has this text")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--samples", type=int, default=None)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--one", type=int, default=None, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    extra = dict(pair.split("=", 1) for pair in asked.set)
+    for seed in asked.seeds:
+        for suite in asked.suite:
+            for number, case in enumerate(SUITES[suite]):
+                name = f"{case.private} from {case.public} eps {case.epsilon:g} {dict(case.settings)}"
+                if asked.one is not None and asked.one != number:
+                    continue
+                if asked.only not in name:
+                    continue
+                if asked.one is None:
+                    command = [sys.executable, __file__, "--suite", suite, "--seeds", str(seed), "--one", str(number)]
+                    command += ["--samples", str(asked.samples)] if asked.samples else []
+                    ended = subprocess.run([*command, "--set", *asked.set], timeout=TIME_LIMIT, check=False)
+                    if ended.returncode:
+                        print(f"{name} seed {seed} did not end well", flush=True)
+                    continue
+                line = measure(case, seed, asked.samples, extra)
+                with RESULTS.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+                reached = {student: score[case.metric] for student, score in line["students"].items()}
+                print(f"{name} seed {seed}: {reached}, target {case.target}, {line['seconds']} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
