@@ -1,6 +1,7 @@
 """Teachers by the automatic rules: dataset x epsilon x seed, test accuracy measured once per run.
 
     PYTHONPATH=src python benchmarks/teachers.py [--data mnist ...] [--epsilon 1 10] [--seeds 0] [--kind auto]
+    PYTHONPATH=src python benchmarks/teachers.py --table
 
 Data comes from $VEILSET_DATA, else ../shared/data. Every run is a fresh process, so that its peak memory is its own;
 it appends one JSON line to benchmarks/results/teachers.jsonl. The privacy noise comes from the operating system, so
@@ -92,6 +93,33 @@ def run(data: str, epsilon: float, seed: int, kind: str, public_name: str | None
     }
 
 
+def table() -> str:
+    """The lines so far as the table of docs/teachers.md: means over seeds, and the range of accuracies."""
+    lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        "| data | epsilon | seeds | accuracy | from - to | balanced | target | seconds | peak MB |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for data in TARGETS:
+        for epsilon in sorted({line["epsilon"] for line in lines}):
+            found = [line for line in lines if (line["data"], line["epsilon"], line["public"]) == (data, epsilon, None)]
+            if not found:
+                continue
+            mean = {
+                name: float(np.mean([line[name] for line in found]))
+                for name in ("accuracy", "balanced_accuracy", "seconds", "peak_mb")
+            }
+            every = [line["accuracy"] for line in found]
+            span = f"{min(every):.2f} - {max(every):.2f}"
+            verdict = "reached" if mean["accuracy"] >= found[0]["target"] else "**missed**"
+            rows.append(
+                f"| {data} | {epsilon:g} | {len(found)} | {mean['accuracy']:.2f} | {span} | "
+                f"{mean['balanced_accuracy']:.2f} | {found[0]['target']:g}, {verdict} | {mean['seconds']:.0f} | "
+                f"{mean['peak_mb']:.0f} |"
+            )
+    return "\n".join(rows)
+
+
 def _commit() -> str:
     found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
     return found.stdout.strip()
@@ -106,7 +134,11 @@ def main() -> None:
     parser.add_argument("--kind", default="auto", help="of TeacherConfig")
     parser.add_argument("--public", default=None, help="name of a pack to use as public images, e.g. tinyimagenet_32")
     parser.add_argument("--one", action="store_true", help="run in this process (one dataset, epsilon and seed)")
+    parser.add_argument("--table", action="store_true", help="print the table of all lines so far and run nothing")
     asked = parser.parse_args()
+    if asked.table:
+        print(table())
+        return
     if asked.one:
         line = run(asked.data[0], asked.epsilon[0], asked.seeds[0], asked.kind, asked.public)
         with RESULTS.open("a", encoding="utf-8") as file:
