@@ -77,7 +77,7 @@ def method_subjects(name: str, epsilon: float) -> list[Subject]:
 def _subject(name: str, epsilon: float, entry: MethodAudit) -> Subject:
     worlds = strange_records(entry.records, entry.declared)
     method = METHODS.get(name).configure("fast", entry.settings)
-    public = _public_images() if method.needs_public else None
+    public = public_images() if method.needs_public else None
 
     def spend(session: Session) -> None:
         method.fit(session, public, Context())
@@ -98,7 +98,8 @@ def strange_records(count: int, declared: int) -> Worlds:
     return Worlds(images=images, labels=labels, classes=2, declared=declared)
 
 
-def _public_images() -> Records:
+def public_images() -> Records:
+    """Images of random dots for methods that need public ones."""
     coins = numpy_generator(0, "audit/public")
     images = coins.integers(0, 256, (_PUBLIC_IMAGES, _SIDE, _SIDE, 1), dtype=np.uint8)
     return ImageSet(images, np.arange(_PUBLIC_IMAGES) % 2)
