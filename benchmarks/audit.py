@@ -1,6 +1,6 @@
 """What the audit finds: every mechanism, every method, one training run, and the sabotage suite.
 
-PYTHONPATH=src python benchmarks/audit.py [--part power|mechanisms|methods|one_run|sabotage]
+PYTHONPATH=src python benchmarks/audit.py [--part power|mechanisms|methods|one_run|sabotage] [--name merf]
 """
 
 import argparse
@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import veilset.training  # noqa: F401  (thread settings, before torch)
@@ -25,36 +25,41 @@ from veilset.audit.sabotage import SABOTAGES, try_sabotage
 RESULTS = Path(__file__).parent / "results" / "audit.jsonl"
 
 
-def power(seed: int) -> Iterator[Finding]:
+def power(seed: int, name: str) -> Iterator[Finding]:
     """The two for which the bound must come close to the claim."""
-    for name in ("gaussian_sum", "dpsgd_step"):
+    for mechanism in _chosen(("gaussian_sum", "dpsgd_step"), name):
         for epsilon, runs in ((1.0, 20_000), (4.0, 4000)):
-            yield audit(mechanism_subject(name, epsilon), runs=runs, make_noise=seeded(seed))
+            yield audit(mechanism_subject(mechanism, epsilon), runs=runs, make_noise=seeded(seed))
 
 
-def mechanisms(seed: int) -> Iterator[Finding]:
+def mechanisms(seed: int, name: str) -> Iterator[Finding]:
     """All mechanisms."""
-    for name in MECHANISMS:
-        yield audit(mechanism_subject(name, 4.0), runs=2000, make_noise=seeded(seed))
+    for mechanism in _chosen(MECHANISMS, name):
+        yield audit(mechanism_subject(mechanism, 4.0), runs=1000, make_noise=seeded(seed))
 
 
-def methods(seed: int) -> Iterator[Finding]:
+def methods(seed: int, name: str) -> Iterator[Finding]:
     """All registered methods, in all audited forms."""
-    for name in AUDITS:
-        for subject in method_subjects(name, 4.0):
+    for method in _chosen(AUDITS, name):
+        for subject in method_subjects(method, 4.0):
             yield audit(subject, make_noise=seeded(seed))
 
 
-def one_run(seed: int) -> Iterator[Finding]:
+def one_run(seed: int, name: str) -> Iterator[Finding]:
     """One training with many canaries."""
-    for epsilon in (4.0, 10.0):
-        yield from audit_teacher(epsilon, seed=seed, make_noise=seeded(seed))
+    for epsilon in _chosen(("4", "10"), name):
+        yield from audit_teacher(float(epsilon), seed=seed, make_noise=seeded(seed))
 
 
-def sabotage(seed: int) -> Iterator[Finding]:
+def sabotage(seed: int, name: str) -> Iterator[Finding]:
     """All broken twins."""
-    for twin in SABOTAGES:
-        yield try_sabotage(twin, make_noise=seeded(seed))
+    twins = {twin.name: twin for twin in SABOTAGES}
+    for twin in _chosen(twins, name):
+        yield try_sabotage(twins[twin], make_noise=seeded(seed))
+
+
+def _chosen(names: Iterable[str], name: str) -> list[str]:
+    return [known for known in names if name in known]
 
 
 PARTS = {
@@ -70,13 +75,14 @@ def main() -> None:
     """Measure and append to the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", choices=list(PARTS), action="append")
+    parser.add_argument("--name", default="", help="only what has this in its name")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     for part in options.part or PARTS:
         start = time.perf_counter()
-        for finding in PARTS[part](options.seed):
+        for finding in PARTS[part](options.seed, options.name):
             line = json.dumps(
                 {
                     "benchmark": "audit",

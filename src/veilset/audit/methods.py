@@ -34,7 +34,7 @@ class MethodAudit:
     settings: Mapping[str, str] = field(default_factory=dict)
     records: int = 2
     declared: int = 1000
-    runs: int = 2000
+    runs: int = 1000
 
 
 _DATA_FREE = {
@@ -51,7 +51,7 @@ AUDITS: dict[str, tuple[MethodAudit, ...]] = {
             records=4,
         ),
     ),
-    "imgsyn": (MethodAudit(form="teacher and statistics", runs=600),),
+    "imgsyn": (MethodAudit(form="teacher and statistics", runs=300),),
     "merf": (
         MethodAudit(
             form="class sums and moments",
