@@ -70,7 +70,13 @@ def measured(releases: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
             ],
             "pictures": [
                 {"caption": "secret-4242", "png_base64": picture, "columns": ["private"], "needs_private_data": True},
-                {"caption": "open picture", "png_base64": picture, "columns": ["public"], "needs_private_data": False},
+                {
+                    "name": "any",
+                    "caption": "open picture",
+                    "png_base64": picture,
+                    "columns": ["public"],
+                    "needs_private_data": False,
+                },
             ],
         },
         "paid": {

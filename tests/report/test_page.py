@@ -163,3 +163,11 @@ def test_an_audit_that_contradicts_stands_first(releases, measured):
     measured["audit"].write_text('{"name": "odd sum", "claimed_epsilon": 1, "lower_bound": 4, "contradicted": true}')
     words = Page(report(releases, measured)).words
     assert words.index("contradicts the claim of odd sum") < words.index("At a glance")
+
+
+def test_an_audit_of_broken_twins_is_told_apart_from_claims(releases, measured):
+    twins = '{"name": "no noise", "contradicted": true}, {"name": "no clip", "contradicted": false}'
+    measured["audit"].write_text(f'{{"sabotages": [{twins}]}}')
+    words = Page(report(releases, measured)).words
+    assert "1 of 2 were caught" in words
+    assert "contradicts the claim" not in words

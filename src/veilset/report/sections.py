@@ -134,44 +134,44 @@ def recall_bars(inputs: Inputs) -> list[Bar]:
     return []
 
 
-def fidelity_rows(inputs: Inputs) -> list[dict[str, str]]:
-    """Fidelity, diversity and likeness as table rows."""
-    rows = []
+def fidelity_tables(inputs: Inputs) -> dict[str, list[dict[str, str]]]:
+    """Fidelity, diversity and likeness as rows, by what was compared with."""
+    tables: dict[str, list[dict[str, str]]] = {}
     for score in parts(inputs.evaluations, "fidelity"):
         value, ends = number(score, "value"), interval(score, "interval")
         if value is None:
             continue
-        title, what = _FIDELITY.get(str(score.get("name")), (str(score.get("name")), ""))
-        against = str(score.get("against", "none"))
-        better = {True: "higher is better", False: "lower is better"}.get(bool(score.get("higher_is_better")), "")
-        rows.append(
+        name, against = str(score.get("name")), str(score.get("against", "none"))
+        title, what = _FIDELITY.get(name, (name, ""))
+        better = "higher is better" if score.get("higher_is_better") else "lower is better"
+        tables.setdefault(
+            "The synthetic images alone" if against == "none" else f"Against {against} images", []
+        ).append(
             {
                 "title": title,
-                "what": what,
-                "against": "itself" if against == "none" else f"{against} images",
-                "value": f"{value:.3g}",
-                "interval": f"{ends[0]:.3g} to {ends[1]:.3g}" if ends else "not told",
-                "better": better,
+                "what": f"{what}; {better}" if what else better,
+                "value": _digits(value),
+                "interval": f"{_digits(ends[0])} to {_digits(ends[1])}" if ends else "not told",
             }
         )
-    return rows
+    return tables
 
 
 def pictures(inputs: Inputs) -> list[dict[str, str]]:
-    """Pictures of nearest neighbours."""
-    found = []
-    for picture in parts(inputs.evaluations, "pictures"):
+    """Pictures of nearest neighbours; where one shows the private images, too, the one without is left out."""
+    found = parts(inputs.evaluations, "pictures")
+    inside = any(picture.get("needs_private_data") is not False for picture in found)
+    shown = []
+    for picture in found:
         try:
             content = base64.b64decode(str(picture.get("png_base64", "")), validate=True)
         except ValueError:
             continue
-        if content.startswith(b"\x89PNG"):
+        if content.startswith(b"\x89PNG") and not (inside and picture.get("name") == "nearest_public"):
             columns = picture.get("columns")
-            names = [str(name) for name in columns] if isinstance(columns, list) else []
-            found.append(
-                {"uri": data_uri(content), "caption": str(picture.get("caption", "")), "sets": ", ".join(names)}
-            )
-    return found
+            names = ", ".join(map(str, columns)) if isinstance(columns, list) else ""
+            shown.append({"uri": data_uri(content), "caption": str(picture.get("caption", "")), "sets": names})
+    return shown
 
 
 def attack_rows(inputs: Inputs) -> list[dict[str, Any]]:
@@ -216,6 +216,12 @@ def audit_rows(audits: Sequence[Content], *, with_claims: bool) -> list[dict[str
     return rows
 
 
+def sabotages(audits: Sequence[Content]) -> tuple[int, int]:
+    """How many deliberately broken twins the audits caught, and how many there were."""
+    found = parts(audits, "sabotages")
+    return sum(twin.get("contradicted") is True for twin in found), len(found)
+
+
 def data_uri(png: bytes) -> str:
     """A PNG inside the page itself."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
@@ -227,3 +233,7 @@ def _percent(value: float | None) -> str:
 
 def _plain(value: float | None, form: str) -> str:
     return "not told" if value is None else f"{value:{form}}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 1 else f"{value:.3g}"
