@@ -105,3 +105,15 @@ def test_compare_tells_what_failed(tmp_path):
     assert done.exit_code == 1
     assert "merf on a, epsilon 1, seed 0 failed" in done.stderr
     assert "nothing to compare" in done.stderr
+
+
+def test_the_demo_ends_with_a_report(monkeypatch, tmp_path):
+    monkeypatch.setattr("veilset.cli.demo._METHOD", "tiny")
+    monkeypatch.setattr("veilset.cli.demo._EPOCHS", 1)
+    done = run("demo", "--out", tmp_path / "demo", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)  # one object and nothing else
+    for name in ("report", "internal_report", "evaluation", "picture"):
+        assert Path(told[name]).stat().st_size > 500
+    assert "not for publication" in Path(told["internal_report"]).read_text()
+    assert "not for publication" not in Path(told["report"]).read_text()

@@ -1,5 +1,7 @@
 """`veilset demo`: the whole story on built-in data."""
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -33,30 +35,32 @@ def demo(
     console = Console(as_json=as_json)
     release, picture, scores = out / "release", out / "samples.png", out / "evaluation.json"
     page, inside = out / "report.html", out / "report-internal.html"
-    console.say(f"1. Synthesize: 4,000 digits go into a vault; epsilon {_EPSILON:g} is spent on them, once.")
-    # Its own account, so that trying the demo twice is not counted against the built-in digits.
-    account = out / "account.sqlite"
-    synthesize(
-        _PRIVATE,
-        method=_METHOD,
-        preset=_PRESET,
-        epsilon=_EPSILON,
-        delta=_DELTA,
-        out=release,
-        account=account,
-        seed=seed,
-    )
-    console.say("\n2. Verify: anyone can recompute the guarantee from the release alone.")
-    verify(release)
-    console.say("\n3. Evaluate: a student sees only the release and is tested on 1,000 real digits it never met.")
-    evaluate(release, test=_HELD_OUT, epochs=_EPOCHS, out=scores, seed=seed)
-    synthetic = load_release(release)
-    write_grid(picture, synthetic.images, synthetic.labels)
-    console.say("\n4. Report: one page for everyone, and one with the scores for you alone.")
-    report(release, out=page)
-    report(release, evaluation=[scores], internal=True, out=inside)
-    console.say(f"\nOpen {inside} in a browser, then look at {picture} and {release / 'card.md'}.")
-    console.say("Then try your own data: veilset synthesize YOUR_IMAGES --method merf --epsilon 1 --out release")
+    # The commands below speak to people; with --json their words go to stderr, and stdout keeps one object.
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        console.say(f"1. Synthesize: 4,000 digits go into a vault; epsilon {_EPSILON:g} is spent on them, once.")
+        # Its own account, so that trying the demo twice is not counted against the built-in digits.
+        account = out / "account.sqlite"
+        synthesize(
+            _PRIVATE,
+            method=_METHOD,
+            preset=_PRESET,
+            epsilon=_EPSILON,
+            delta=_DELTA,
+            out=release,
+            account=account,
+            seed=seed,
+        )
+        console.say("\n2. Verify: anyone can recompute the guarantee from the release alone.")
+        verify(release)
+        console.say("\n3. Evaluate: a student sees only the release and is tested on 1,000 real digits it never met.")
+        evaluate(release, test=_HELD_OUT, epochs=_EPOCHS, out=scores, seed=seed)
+        synthetic = load_release(release)
+        write_grid(picture, synthetic.images, synthetic.labels)
+        console.say("\n4. Report: one page for everyone, and one with the scores for you alone.")
+        report(release, out=page)
+        report(release, evaluation=[scores], internal=True, out=inside)
+        console.say(f"\nOpen {inside} in a browser, then look at {picture} and {release / 'card.md'}.")
+        console.say("Then try your own data: veilset synthesize YOUR_IMAGES --method merf --epsilon 1 --out release")
     console.result(
         {
             "out": str(out),
