@@ -2,9 +2,9 @@
 
     scripts/bench imgsyn_toy
 
-Writes docs/images/imgsyn-toy.png and one JSON line to benchmarks/results/imgsyn_toy.jsonl. As in the paper there is no noise
-here: the picture shows the idea, not the guarantee. Points are images of one pixel with two channels, and the code is
-that of the method.
+Writes docs/images/imgsyn-toy.png and one JSON line to benchmarks/results/imgsyn_toy.jsonl. As in the paper there is no
+noise here: the picture shows the idea, not the guarantee. Points are images of one pixel with two channels, and the
+code is that of the method.
 """
 
 import json

@@ -28,8 +28,8 @@ SMALL = {"iterations": "2", "batch": "10", "pool": "2", "copies": "2"}
 
 @pytest.fixture(autouse=True)
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Directions and scales from fewer pictures: the same code in a tenth of the time."""
-    monkeypatch.setattr(fitting, "_PICTURES", 300)
+    """Directions and scales from fewer pictures: the same code in less time."""
+    monkeypatch.setattr(fitting, "_PICTURES", 800)
     monkeypatch.setattr(imgsyn, "_PICTURES", 100)
 
 
@@ -142,7 +142,7 @@ def _fixed_teacher() -> object:
 
 
 def test_an_interrupted_alignment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(Vault(records()), job(aligned_share="1"), workspace=tmp_path / "whole", public=public())
+    whole = run(Vault(records()), job(80, aligned_share="1"), workspace=tmp_path / "whole", public=public())
     real, calls = imgsyn.align, []
 
     def failing(*args: object) -> object:
@@ -153,10 +153,10 @@ def test_an_interrupted_alignment_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(imgsyn, "align", failing)
     with pytest.raises(KeyboardInterrupt):
-        run(Vault(records()), job(aligned_share="1"), workspace=tmp_path / "cut", public=public())
+        run(Vault(records()), job(80, aligned_share="1"), workspace=tmp_path / "cut", public=public())
     done = len(calls)
     monkeypatch.setattr(imgsyn, "align", lambda *args: calls.append(1) or real(*args))
-    again = run(Vault(records()), job(aligned_share="1"), workspace=tmp_path / "cut", public=public(), resume=True)
+    again = run(Vault(records()), job(80, aligned_share="1"), workspace=tmp_path / "cut", public=public(), resume=True)
     assert len(calls) - done < 4
     assert np.array_equal(whole.images, again.images)
 

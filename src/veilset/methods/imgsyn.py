@@ -60,7 +60,8 @@ class ImgsynConfig(Config):
             public images where there are any, else drawn patterns.
         start_share: share of the privacy for merf.
         blur: side of the low-pass kernel of filtered noise, odd, 3 to 15.
-        variation: of public images: "none", "turned", or "all" (training/variations.py).
+        variation: of public images that are not aligned: "none", "turned", or "all" (training/variations.py).
+        aligned_variation: of those that are.
         statistics: "code" (what a head reads), "map" (keeps positions), "channel" (the paper's), or "auto": code
             where the teacher has one, else map.
         by_class: one statistic for each class.
@@ -69,7 +70,8 @@ class ImgsynConfig(Config):
         copies: of each aligned image, the first as it is and the others mildly changed; each gets its own label.
         pool: how many starting images each of those others is chosen from, so that classes come out even.
         batch: images aligned together.
-        iterations, stop, learning_rate, feature_weight, class_weight, variation_weight, square_weight: AlignConfig.
+        iterations, stop, learning_rate, feature_weight, class_weight, variation_weight, square_weight: those of
+            training/alignment.py.
         temperature: of the soft labels; above 1 makes them softer.
     """
 
@@ -79,8 +81,9 @@ class ImgsynConfig(Config):
     start_share: float = 0.4
     blur: int = 3
     variation: Variation = "all"
+    aligned_variation: Variation = "none"
     statistics: Form = "auto"
-    by_class: bool = False
+    by_class: bool = True
     statistics_share: float = 0.2
     aligned_share: float = 0.5
     copies: int = 4
@@ -89,8 +92,8 @@ class ImgsynConfig(Config):
     iterations: int = 10
     stop: Stop = "fixed"
     learning_rate: float = 0.05
-    feature_weight: float = 1.0
-    class_weight: float = 1.0
+    feature_weight: float = 10.0
+    class_weight: float = 0.03
     variation_weight: float = 1e-4
     square_weight: float = 3e-8
     temperature: float = 1.0
@@ -111,7 +114,12 @@ class ImgsynConfig(Config):
                 "Expected batch, pool and copies of at least 1 and temperature > 0, "
                 f"got {self.batch}, {self.pool}, {self.copies} and {self.temperature}."
             )
-        for name, kind in (("variation", Variation), ("statistics", Form), ("teacher", KindOrAuto)):
+        for name, kind in (
+            ("variation", Variation),
+            ("aligned_variation", Variation),
+            ("statistics", Form),
+            ("teacher", KindOrAuto),
+        ):
             if getattr(self, name) not in get_args(kind):
                 raise InputError(f"Expected {name} to be one of {', '.join(get_args(kind))}.")
 
@@ -142,10 +150,13 @@ class Imgsyn(Method):
             "teacher": "network",
             "variation": "none",
             "statistics": "channel",
+            "by_class": False,
             "aligned_share": 1.0,
+            "copies": 1,
+            "pool": 1,
             "batch": 80,
             "learning_rate": 0.1,
-            "feature_weight": 10.0,
+            "class_weight": 1.0,
             "variation_weight": 2.5e-5,
         },
     }
@@ -223,7 +234,7 @@ class Imgsyn(Method):
             return self._empty()
         config, context = self.config, self._context
         batches = math.ceil(count / (config.batch * config.copies))
-        starts = self._starts(batches * config.batch, derive_seed(seed, "aligned"))
+        starts = self._starts(batches * config.batch, derive_seed(seed, "aligned"), config.aligned_variation)
         alignment = self._settled(starts)
         kept = _KeptBatches(context.workspace, count, seed)
 
@@ -246,7 +257,7 @@ class Imgsyn(Method):
             return self._empty()
         size = self.config.batch
         batches = math.ceil(count * self.config.pool / size)
-        starts = self._starts(batches * size, derive_seed(seed, "chosen"))
+        starts = self._starts(batches * size, derive_seed(seed, "chosen"), self.config.variation)
         if self.config.pool == 1:
             return torch.cat([_as_bytes(starts(number, size)) for number in range(batches)])[:count]
         candidates = (_as_bytes(starts(number, size)) for number in range(batches))
@@ -306,7 +317,7 @@ class Imgsyn(Method):
             return "drawn" if self._public is None else "public"
         return config.start
 
-    def _starts(self, count: int, seed: int) -> Batch:
+    def _starts(self, count: int, seed: int, variation: Variation) -> Batch:
         """Batches of starting images."""
         size = self.config.batch
         if self._merf is not None:
@@ -318,7 +329,7 @@ class Imgsyn(Method):
             self._start_kind(),
             self._facts.shape,
             self._public,
-            variation=self.config.variation,
+            variation=variation,
             blur=self.config.blur,
             seed=derive_seed(seed, "imgsyn start"),
         )

@@ -40,8 +40,8 @@ class AlignConfig:
     iterations: int = 10
     stop: Stop = "fixed"
     learning_rate: float = 0.05
-    feature_weight: float = 1.0
-    class_weight: float = 1.0
+    feature_weight: float = 10.0
+    class_weight: float = 0.03
     variation_weight: float = 1e-4
     square_weight: float = 3e-8
 
