@@ -9,7 +9,9 @@ from veilset.core.errors import InputError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress goes to stderr.")]
 Method = Annotated[str, typer.Option("--method", "-m", help="A method; see `veilset methods`.")]
-Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="How much may be spent; 1 is strong, 10 is weak.")]
+_EPSILON = typer.Option("--epsilon", "-e", help="How much may be spent; 1 is strong, 10 is weak.")
+Epsilon = Annotated[float, _EPSILON]
+EpsilonOrNone = Annotated[float | None, _EPSILON]
 Delta = Annotated[
     float | None, typer.Option("--delta", help="Chance that the bound fails.  [default: largest 10^-k below 1/(10 n)]")
 ]

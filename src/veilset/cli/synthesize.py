@@ -15,7 +15,7 @@ from veilset.cli.options import (
     Classes,
     Delta,
     Device,
-    Epsilon,
+    EpsilonOrNone,
     GroupName,
     LabelName,
     Limit,
@@ -42,7 +42,7 @@ def synthesize(
     ] = None,
     *,
     method: Method,
-    epsilon: Epsilon | None = None,
+    epsilon: EpsilonOrNone = None,
     out: Out,
     delta: Delta = None,
     public: Annotated[

@@ -144,6 +144,7 @@ def _compared(rows: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, Ten
     """Mean rows of the batch and what they are compared with: over all images, or for each class in the batch."""
     if len(target) == 1:
         return rows.mean(dim=0, keepdim=True), target
-    present, place = labels.unique(return_inverse=True)
-    sums = torch.zeros(len(present), rows.shape[1], device=rows.device).index_add(0, place, rows)
-    return sums / torch.bincount(place)[:, None], target[present]
+    counts = torch.bincount(labels, minlength=len(target))
+    present = counts > 0
+    sums = torch.zeros_like(target).index_add(0, labels, rows)
+    return sums[present] / counts[present, None], target[present]

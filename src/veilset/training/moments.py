@@ -62,7 +62,8 @@ class LayerMoments:
     def rows(self, layers: list[Tensor]) -> Tensor:
         """The rows (b, width), clipped to `clip_norm`; gradients flow to the images."""
         rows = self._scaled(self._raw(layers))
-        return rows * (self.clip_norm / rows.norm(dim=1, keepdim=True).clamp_min(self.clip_norm))
+        lengths: Tensor = rows.norm(dim=1, keepdim=True)
+        return rows * (self.clip_norm / lengths.clamp_min(self.clip_norm))
 
     def distance(self, mean_row: Tensor, target: Tensor) -> Tensor:
         """How far the mean row of a batch is from the released one: Equation 1 of the paper, in public scales.
