@@ -1,6 +1,7 @@
 """Every command as a person or a script would call it, with the smallest method behind it."""
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -223,12 +224,18 @@ def test_a_test_set_of_another_kind_is_refused(run: Run, release: Path) -> None:
 
 
 def test_help_is_quick() -> None:
+    """Half a second on a quiet machine; the processor's seconds are counted, so that a busy one does not matter."""
+
+    def spent() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
     seconds = []
     for _ in range(4):
-        start = time.perf_counter()
+        start = spent()
         subprocess.run([sys.executable, "-m", "veilset", "--help"], capture_output=True, check=True)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 1.0  # the promise is half a second; the margin is for a busy machine
+        seconds.append(spent() - start)
+    assert min(seconds) < 1.0
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.6])
