@@ -191,6 +191,20 @@ def test_a_network_teacher_as_in_the_paper(tmp_path: Path) -> None:
     assert release.models["teacher"][1]["network"] == "lenet"
 
 
+def test_photographs_of_224_pixels(tmp_path: Path) -> None:
+    coins = np.random.default_rng(1)
+    images = coins.integers(0, 256, (40, 224, 224, 3), dtype=np.uint8)
+    settings = {"iterations": "1", "batch": "6"}
+    release = run(
+        Vault(ImageSet(images[:30], np.arange(30) % 2)),
+        Job(method="imgsyn", epsilon=20.0, delta=1e-3, samples=12, settings=settings),
+        workspace=tmp_path / "run",
+        public=ImageSet(images[30:], np.arange(10) % 2),
+    )
+    assert release.images.shape == (12, 224, 224, 3)
+    assert Imgsyn(ImgsynConfig()).default_samples(release.certificate.facts) == 2_000
+
+
 def test_the_choice_favours_classes_that_have_little() -> None:
     soft = torch.zeros(1000, 4)
     soft[:, 0], soft[:30, 0], soft[:30, 1] = 1, 0, 1

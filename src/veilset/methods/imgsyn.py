@@ -85,7 +85,7 @@ class ImgsynConfig(Config):
     statistics: Form = "auto"
     by_class: bool = True
     statistics_share: float = 0.2
-    aligned_share: float = 0.5
+    aligned_share: float = 0.3
     copies: int = 4
     pool: int = 4
     batch: int = 100
@@ -280,7 +280,8 @@ class Imgsyn(Method):
 
     def default_samples(self, facts: PublicFacts) -> int:
         """As many as a student can still learn from, whatever the size of the vault; fewer where images are large."""
-        return 60_000 if facts.shape[0] * facts.shape[1] <= 32 * 32 else 12_000
+        side = max(facts.shape[:2])
+        return 60_000 if side <= 32 else 12_000 if side <= 64 else 2_000
 
     def models(self) -> dict[str, ReleasedModel]:
         """The private teacher."""
