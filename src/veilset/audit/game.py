@@ -189,6 +189,11 @@ def audit(
     return conclude(subject.name, lambda: (play(subject, runs, make_noise), subject.plan), runs, confidence)
 
 
+def confidence_of_each(confidence: float, audits: int) -> float:
+    """What each of several audits must be sure of, so that all of them together are sure to `confidence`."""
+    return 1 - (1 - confidence) / audits
+
+
 def conclude(name: str, game: Callable[[], tuple[Scores, Plan]], runs: int, confidence: float) -> Finding:
     """Play `game`, which gives scores and the plan that is claimed, and say what its scores show."""
     start = time.perf_counter()
