@@ -10,15 +10,19 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--nightly", action="store_true", help="also run the tests marked nightly")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--slow") or os.environ.get("CI"):
-        return
-    skip = pytest.mark.skip(reason="minutes long; run with --slow")
+    left_out = []
+    if not (config.getoption("--slow") or os.environ.get("CI")):
+        left_out.append(("slow", "a minute long; run with --slow"))
+    if not config.getoption("--nightly"):
+        left_out.append(("nightly", "many minutes long; run with --nightly"))
     for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(skip)
+        for marker, reason in left_out:
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")

@@ -101,7 +101,7 @@ def test_an_unknown_mechanism_is_named() -> None:
         mechanism_subject("gausian_sum", 1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["gaussian_sum", "dpsgd_step"])
 @pytest.mark.parametrize(("epsilon", "runs"), [(1.0, 20_000), (4.0, 4000)])
 def test_the_audit_has_power(name: str, epsilon: float, runs: int) -> None:

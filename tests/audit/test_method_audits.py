@@ -35,7 +35,7 @@ def test_merf_is_not_contradicted_and_its_record_is_seen() -> None:
     assert finding.claimed_epsilon == pytest.approx(8.0, rel=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(AUDITS))
 def test_no_claim_is_contradicted(name: str) -> None:
     for subject in method_subjects(name, 4.0):

@@ -40,7 +40,7 @@ def test_it_is_caught(sabotage: Sabotage) -> None:
     assert finding.confidence == 0.95
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("sabotage", [s for s in SABOTAGES if s.name not in QUICK], ids=by_name)
 def test_the_slower_ones_are_caught_too(sabotage: Sabotage) -> None:
     finding = try_sabotage(sabotage, make_noise=seeded(0))
