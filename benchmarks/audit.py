@@ -1,6 +1,6 @@
 """What the audit finds: every mechanism, every method, one training run, and the sabotage suite.
 
-PYTHONPATH=src python benchmarks/audit.py [--part power|mechanisms|methods|one_run|sabotage] [--name merf]
+PYTHONPATH=src python benchmarks/audit.py [--part power|mechanisms|recheck|methods|one_run|sabotage] [--name merf]
 """
 
 import argparse
@@ -38,6 +38,12 @@ def mechanisms(seed: int, name: str) -> Iterator[Finding]:
         yield audit(mechanism_subject(mechanism, 4.0), runs=1000, make_noise=seeded(seed))
 
 
+def recheck(seed: int, name: str) -> Iterator[Finding]:
+    """After an alarm, which one sound audit in twenty gives: the same with six times the runs. Use a fresh seed."""
+    for mechanism in _chosen(MECHANISMS, name):
+        yield audit(mechanism_subject(mechanism, 4.0), runs=6000, make_noise=seeded(seed))
+
+
 def methods(seed: int, name: str) -> Iterator[Finding]:
     """All registered methods, in all audited forms."""
     for method in _chosen(AUDITS, name):
@@ -68,6 +74,7 @@ PARTS = {
     "methods": methods,
     "one_run": one_run,
     "mechanisms": mechanisms,
+    "recheck": recheck,
 }
 
 
@@ -80,7 +87,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    for part in options.part or PARTS:
+    for part in options.part or [part for part in PARTS if part != "recheck"]:
         start = time.perf_counter()
         for finding in PARTS[part](options.seed, options.name):
             line = json.dumps(
