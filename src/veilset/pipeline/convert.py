@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from veilset.core.errors import InputError, VerificationError
 from veilset.core.progress import SILENT, Progress
+from veilset.models import NETWORKS
 from veilset.privacy.vault import PublicFacts
 from veilset.release.certificate import Certificate
 from veilset.release.certifying import certify
@@ -58,7 +59,10 @@ def convert_release(path: Path, conversion: Conversion, progress: Progress = SIL
     if "student" not in source.models:
         raise InputError(f"{path} holds no student to learn from. Take a release of dfd or pate.")
     weights, description = source.models["student"]
-    network = _load(str(description["name"]), source.certificate.facts, dict(weights))
+    name = str(description.get("name"))
+    if name not in NETWORKS:
+        raise InputError(f"The student of {path} is {name!r}, none of ours. What a release names is not imported.")
+    network = _load(name, source.certificate.facts, dict(weights))
     warnings = (*source.certificate.warnings, _CARRIED_OVER)
     certificate = dataclasses.replace(source.certificate, samples=conversion.samples, warnings=warnings, files={})
     return _distil(network, certificate, conversion, progress)

@@ -157,3 +157,9 @@ def test_five_thousand_digits(open_session):
     teacher, event, _ = trained(open_session, train, TeacherConfig(directions=100), epsilon=3.0)
     assert event.label == "teacher"
     assert accuracy(teacher, test) > 0.9
+
+
+def test_code_that_a_description_names_is_not_imported() -> None:
+    description = {"kind": "network", "network": "os:getcwd", "shape": [16, 16, 1], "classes": 2, "directions": 1}
+    with pytest.raises(InputError, match="none of ours"):
+        rebuild_teacher({**description, "head_only": False}, {})

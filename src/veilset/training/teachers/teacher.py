@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from veilset.core.errors import InputError
-from veilset.models import build_network
+from veilset.models import NETWORKS, build_network
 from veilset.training.teachers.features import Code, ScatteringFeatures
 
 
@@ -41,8 +41,10 @@ def finished(network: nn.Module, description: Mapping[str, Any]) -> Teacher:
 
 
 def rebuild_teacher(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Teacher:
-    """The teacher of a stored description and its weights."""
+    """The teacher of a stored description and its weights. What a description names is never imported."""
     try:
+        if description["kind"] != "scattering" and description["network"] not in NETWORKS:
+            raise ValueError(f"its network is {description['network']!r}, none of ours")
         shape = (int(description["shape"][0]), int(description["shape"][1]), int(description["shape"][2]))
         network = make_network(
             kind=str(description["kind"]),
