@@ -10,11 +10,21 @@ import pytest
 import torch
 
 from veilset.audit.game import MemoryLedger, Subject, Worlds, audit, play, seeded
-from veilset.audit.mechanisms import MECHANISMS, dots, mechanism_subject, pixels, priced
+from veilset.audit.mechanisms import (
+    CLIP_NORM,
+    MECHANISMS,
+    dots,
+    mechanism_subject,
+    pixels,
+    priced,
+    small_network,
+)
 from veilset.core.errors import InputError, VeilsetError
 from veilset.privacy.ensemble import Ensemble
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms import Session
+from veilset.training.dpsgd import ClippedGradients
+from veilset.training.dpsgd.trainer import cross_entropy, to_inputs
 
 SURE = 1 - 1e-6
 # What a session offers beside mechanisms.
@@ -46,6 +56,16 @@ def test_scores_are_log_likelihood_ratios() -> None:
     for values, centre in ((scores.without, -(distance**2) / 2), (scores.present, distance**2 / 2)):
         assert float(values.mean()) == pytest.approx(centre, abs=5 * distance / runs**0.5)
         assert float(values.std()) == pytest.approx(distance, rel=5 / (2 * runs) ** 0.5)
+
+
+def test_the_record_of_the_network_audit_has_the_clip_norm_and_no_more() -> None:
+    """What the claim of `dpsgd_network` rests on, without noise."""
+    worlds, gradients = dots(), ClippedGradients(small_network(), cross_entropy, CLIP_NORM)
+    inputs, labels = to_inputs(torch.from_numpy(worlds.images)), torch.from_numpy(worlds.labels)
+    both, other = (gradients.sum(inputs[:count], labels[:count]) for count in (2, 1))
+    moved = sum(float((a - b).double().square().sum()) for a, b in zip(both, other, strict=True)) ** 0.5
+    assert moved == pytest.approx(CLIP_NORM, rel=1e-4)
+    assert moved <= CLIP_NORM * (1 + 1e-6)  # rounding of single precision
 
 
 def test_the_real_path_is_played_and_paid() -> None:

@@ -20,6 +20,7 @@ from veilset.training.dpsgd import PrivateTraining, train_private
 
 _DELTA = 1e-5
 _STEPS, _RATE = 5, 0.5
+CLIP_NORM = 0.1  # of trainings: every gradient reaches so short a norm, so the record in question has its full length
 _SHARDS = 2
 
 
@@ -154,20 +155,23 @@ def dpsgd(epsilon: float) -> Subject:
 
 def dpsgd_network(epsilon: float) -> Subject:
     """One step of DP-SGD through a small convolutional network, i.e. through the whole clipping engine."""
+    return _training("dpsgd_network", epsilon, small_network(), rate=1.0, steps=1)
+
+
+def small_network() -> nn.Module:
+    """A convolution, a normalisation and a linear layer, always with the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = nn.Sequential(
+        return nn.Sequential(
             nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)
         )
-    return _training("dpsgd_network", epsilon, network, rate=1.0, steps=1)
 
 
 def _training(name: str, epsilon: float, model: nn.Module, *, rate: float, steps: int) -> Subject:
     plan = priced(epsilon, Event(label="dp-sgd", noise_multiplier=1.0, sampling_rate=rate, count=steps))
     event = plan.events[0]
-    # A short clip norm is reached by every gradient, so that the record in question has its full length.
     config = PrivateTraining(
-        noise_multiplier=event.noise_multiplier, sampling_rate=rate, steps=steps, clip_norm=0.1, learning_rate=0.1
+        noise_multiplier=event.noise_multiplier, sampling_rate=rate, steps=steps, clip_norm=CLIP_NORM, learning_rate=0.1
     )
 
     def spend(session: Session) -> None:

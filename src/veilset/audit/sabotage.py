@@ -161,7 +161,7 @@ def one_critic_for_all(runs: int, make_noise: MakeNoise) -> tuple[Scores, Plan]:
     """The thesis' WGAN: one critic sees all records at every step, yet each step is accounted as a sample of B of n."""
     records, batch, iterations = 1000, 32, 5
     plan = priced(4.0, Event(label="rows", noise_multiplier=1.0, sampling_rate=batch / records, count=iterations))
-    spread = plan.events[0].noise_multiplier
+    spread = 2 * plan.events[0].noise_multiplier  # a record may turn each row around, and that is accounted for
 
     def score(*, present: bool) -> NDArray[np.float64]:
         rows = _normals(make_noise(), runs, iterations * batch) * spread + (1.0 if present else -1.0)
