@@ -47,6 +47,8 @@ def demo(
         synthesize(
             _PRIVATE,
             method=_METHOD,
+            public=_PUBLIC,
+            samples=_SAMPLES,
             preset=_PRESET,
             epsilon=_EPSILON,
             delta=_DELTA,
