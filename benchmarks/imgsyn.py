@@ -148,7 +148,7 @@ def measure(case: Case, seed: int, samples: int | None, extra: Mapping[str, str]
     if not found.ok:
         raise SystemExit(f"The release does not verify: {found.problems}")
     weights, description = release.models["teacher"]
-    teacher = classify(rebuild_teacher(description, weights).network, test)
+    teacher = classify(rebuild_teacher(description, weights).network, test).argmax(axis=1)
     scores = {}
     for student in case.students:
         result = evaluate_utility(
