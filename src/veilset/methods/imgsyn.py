@@ -12,7 +12,7 @@ assumes that rows depend on their own image alone, which the session tries. docs
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -33,7 +33,7 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.vault import PublicFacts
-from veilset.training.alignment import AlignConfig, Stop, align, in_parallel, turning_point
+from veilset.training.alignment import AlignConfig, align, in_parallel, turning_point
 from veilset.training.augment import MILD, augment
 from veilset.training.moments import Form, LayerMoments
 from veilset.training.starts import Batch, Start, public_pictures, starting_images
@@ -50,8 +50,8 @@ _PICTURES, _AT_ONCE = 1000, 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImgsynConfig(Config):
-    """Public settings of DP-ImgSyn.
+class ImgsynConfig(AlignConfig, Config):
+    """Public settings of DP-ImgSyn, beside those of alignment (training/alignment.py).
 
     Args:
         teacher: "scattering", "network", "pretrained" or "auto" (training/teachers).
@@ -70,8 +70,6 @@ class ImgsynConfig(Config):
         copies: of each aligned image, the first as it is and the others mildly changed; each gets its own label.
         pool: how many starting images each of those others is chosen from, so that classes come out even.
         batch: images aligned together.
-        iterations, stop, learning_rate, feature_weight, class_weight, variation_weight, square_weight: those of
-            training/alignment.py.
         temperature: of the soft labels; above 1 makes them softer.
     """
 
@@ -89,17 +87,10 @@ class ImgsynConfig(Config):
     copies: int = 4
     pool: int = 4
     batch: int = 100
-    iterations: int = 10
-    stop: Stop = "fixed"
-    learning_rate: float = 0.05
-    feature_weight: float = 10.0
-    class_weight: float = 0.03
-    variation_weight: float = 1e-4
-    square_weight: float = 3e-8
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        self.alignment()
+        super().__post_init__()
         for name in ("start_share", "statistics_share"):
             if not 0 < getattr(self, name) < 1:
                 raise InputError(f"Expected {name} between 0 and 1, got {getattr(self, name)}.")
@@ -122,10 +113,6 @@ class ImgsynConfig(Config):
         ):
             if getattr(self, name) not in get_args(kind):
                 raise InputError(f"Expected {name} to be one of {', '.join(get_args(kind))}.")
-
-    def alignment(self) -> AlignConfig:
-        """The settings of Algorithm 1."""
-        return AlignConfig(**{field.name: getattr(self, field.name) for field in fields(AlignConfig)})
 
     @property
     def aligns(self) -> bool:
@@ -354,12 +341,11 @@ class Imgsyn(Method):
 
     def _settled(self, starts: Batch) -> AlignConfig:
         """The alignment with the number of its iterations fixed, by the first batch if it is to be found."""
-        alignment = self.config.alignment()
-        if alignment.stop == "fixed":
-            return alignment
+        if self.config.stop == "fixed":
+            return self.config
         first = starts(0, self.config.batch).to(self._context.device)
-        curve = align(first, self._aims(0), self._moments, self._target, alignment).variations
-        return replace(alignment, iterations=turning_point(curve))
+        curve = align(first, self._aims(0), self._moments, self._target, self.config).variations
+        return replace(self.config, iterations=turning_point(curve))
 
 
 def class_means(sums: Tensor, count_of_one: float, facts: PublicFacts) -> Tensor:
