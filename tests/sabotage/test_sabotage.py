@@ -10,7 +10,7 @@ from veilset.audit.mechanisms import mechanism_subject
 from veilset.audit.sabotage import SABOTAGES, Sabotage, try_sabotage
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "veilset"
-# Seconds each with these runs; the curves of sampled claims take longer and are tried with --slow.
+# Seconds each with these runs; the curves of sampled claims take longer and are tried with --nightly.
 QUICK = {
     "noise removed": 100,
     "clip removed": 100,
