@@ -238,6 +238,11 @@ def test_help_is_quick() -> None:
     assert min(seconds) < 1.0
 
 
+def _hear_ctrl_c() -> None:
+    """Jobs in the background of a shell ignore it, and so would their children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.parametrize("moment", [0.0, 0.6])
 def test_ctrl_c_leaves_a_clean_state(run: Run, pack: Path, tmp_path: Path, moment: float) -> None:
     code = (
@@ -252,7 +257,9 @@ def test_ctrl_c_leaves_a_clean_state(run: Run, pack: Path, tmp_path: Path, momen
         "from veilset.cli.main import run; run()\n"
     )
     words = ["synthesize", f"{pack}:train", "-m", "tiny", "-e", "4", "-o", str(tmp_path / "rel"), "--samples", "9"]
-    with subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True, preexec_fn=_hear_ctrl_c
+    ) as child:
         assert child.stderr is not None
         for line in child.stderr:
             if "SAMPLING" in line:
