@@ -20,7 +20,8 @@ def browser():
         pytest.skip("no Chromium: apt-get install chromium chromium-driver (scripts/test does it for root)")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+    quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *quiet):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
