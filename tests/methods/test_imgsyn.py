@@ -14,6 +14,7 @@ from veilset.methods import imgsyn
 from veilset.methods.base import Context
 from veilset.methods.imgsyn import Imgsyn, ImgsynConfig, balanced_choice, class_means
 from veilset.pipeline.synthesize import Job, run
+from veilset.privacy.account import Account
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.ledger import Ledger
@@ -179,9 +180,13 @@ def test_soft_labels_are_those_of_the_stored_images(tmp_path: Path) -> None:
     assert np.allclose(release.soft_labels, wanted, atol=1e-4)
 
 
-def test_images_start_where_they_are_told_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", [{"start": "public"}, {"teacher": "pretrained"}])
+def test_public_images_are_asked_for_before_anything_is_reserved(setting: dict[str, str], tmp_path: Path) -> None:
+    account = Account(tmp_path / "account.sqlite")
     with pytest.raises(InputError, match="--public"):
-        run(Vault(records()), job(start="public"), workspace=tmp_path / "run")
+        run(Vault(records()), job(**setting), workspace=tmp_path / "run", account=account)
+    assert not account.reservations
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_network_teacher_as_in_the_paper(tmp_path: Path) -> None:

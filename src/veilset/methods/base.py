@@ -100,6 +100,10 @@ class Method(ABC):
             values[key] = _parse(key, text, types[key])
         return cls(cls.config_type(**values), as_published=as_published)
 
+    def requires_public(self) -> bool:
+        """Whether a run with these settings cannot do without public images; asked before anything is reserved."""
+        return self.needs_public
+
     @abstractmethod
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
         """The events that `fit` will spend. Sees public facts only."""

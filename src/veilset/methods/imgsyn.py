@@ -148,6 +148,10 @@ class Imgsyn(Method):
         },
     }
 
+    def requires_public(self) -> bool:
+        """Only where the settings name public images."""
+        return self.config.start == "public" or self.config.teacher == "pretrained"
+
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
         """The statistic and the starting images get their shares, the teacher what is left."""
         recipe, teacher = self._teacher_for(facts, budget)

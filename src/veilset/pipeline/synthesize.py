@@ -89,8 +89,10 @@ def run(
     from veilset.training.threads import set_thread_count
 
     method = method_of(job)
-    if public is None and method.needs_public:
-        raise InputError(f"{job.method} needs public images. Pass --public, for example --public builtin:photos.")
+    if public is None and method.requires_public():
+        raise InputError(
+            f"{job.method} with these settings needs public images. Pass --public, for example --public builtin:photos."
+        )
     join_if_launched(job.device)
     rank, size = rank_and_size()
     if size == 1:

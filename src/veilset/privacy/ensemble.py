@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.core.progress import Progress
+from veilset.core.progress import SILENT, Progress
 from veilset.privacy.distributed import rank_and_size
 from veilset.privacy.events import Event
 from veilset.privacy.gradients import PerImage
@@ -174,7 +174,9 @@ class Ensemble:
         row_owner[self._rows.members] = np.repeat(owner, np.diff(self._rows.starts))
         mine = np.flatnonzero(row_owner % size == rank)
         parts, labels = [], self._rows.records.labels
-        with self._progress.task("features for the teachers", len(row_owner)) as task:
+        # The number of units is public, the number of images that groups hold is not.
+        progress = self._progress if len(row_owner) == self._rows.count else SILENT
+        with progress.task("features for the teachers", len(row_owner)) as task:
             for start in range(0, len(mine), _READ_AT_ONCE):
                 rows = mine[start : start + _READ_AT_ONCE]
                 images, own = self._rows.read(rows)
