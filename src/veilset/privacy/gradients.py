@@ -117,7 +117,7 @@ class GradientSteps:
             black = torch.zeros(1, *self._rows.records.shape, dtype=torch.uint8)
             return features(black, torch.zeros(1, dtype=torch.int64))[:0].float(), places
         parts = []
-        # How many units a shard holds is private, and how many images groups hold: only all records show their progress.
+        # How many units a shard holds is private, and how many images groups hold: only all records show progress.
         progress = self._progress if len(own) == total == self._rows.count else SILENT
         with progress.task(f"features for {self.event.label}", len(own)) as task:
             for start in range(0, len(own), _READ_AT_ONCE):
