@@ -60,6 +60,16 @@ def test_a_limit_is_lowered_freely_and_raised_only_by_force(tmp_path: Path) -> N
     assert account.limit == LIMIT
 
 
+def test_an_account_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "account.sqlite"
+    with sqlite3.connect(path) as database:
+        database.execute(
+            "CREATE TABLE reservation (run TEXT, time TEXT, method TEXT, epsilon REAL, delta REAL, events TEXT)"
+        )
+    with pytest.raises(InputError, match="stays spent"):
+        Account(path)
+
+
 def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "not.sqlite"
     place.write_text("this is not a database, and it is long enough to be looked at" * 20)

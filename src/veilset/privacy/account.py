@@ -24,6 +24,7 @@ CREATE TABLE IF NOT EXISTS reservation (
     events TEXT NOT NULL, guarantee TEXT NOT NULL
 );
 """
+_READ = "SELECT run, time, method, epsilon, delta, events, guarantee FROM reservation ORDER BY rowid"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +48,12 @@ class Account:
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._connect() as database:
                 database.executescript(_SCHEMA)
+                # A file of an earlier version does not say which of its runs had a guarantee, so it is not guessed.
+                database.execute(f"{_READ} LIMIT 0")
         except (OSError, sqlite3.DatabaseError) as error:
             raise InputError(
-                f"Cannot use {path} as an account: {error}. Give a new or an existing account file."
+                f"Cannot use {path} as an account: {error}. Name another one with --account; what this one holds stays "
+                "spent."
             ) from error
 
     def reserve(self, run: str, method: str, plan: Plan, *, guarantee: str = "dp") -> None:
@@ -175,9 +179,6 @@ def _limit(database: sqlite3.Connection) -> Budget | None:
 
 
 def _reservations(database: sqlite3.Connection) -> list[Reservation]:
-    rows = database.execute(
-        "SELECT run, time, method, epsilon, delta, events, guarantee FROM reservation ORDER BY rowid"
-    )
     return [
         Reservation(
             run=run,
@@ -187,5 +188,5 @@ def _reservations(database: sqlite3.Connection) -> list[Reservation]:
             events=tuple(Event.from_json(event) for event in json.loads(events)),
             guarantee=guarantee,
         )
-        for run, time, method, epsilon, delta, events, guarantee in rows
+        for run, time, method, epsilon, delta, events, guarantee in database.execute(_READ)
     ]
