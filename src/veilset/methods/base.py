@@ -124,6 +124,10 @@ class Method(ABC):
         """Networks to publish, by name (`generator`, `student`, `teacher`)."""
         return {}
 
+    def warnings(self) -> list[str]:
+        """What a fitted method found wrong with its images: sentences for certificate and card."""
+        return []
+
     def not_fitted(self) -> VeilsetError:
         """The error for `sample` before `fit`."""
         return VeilsetError(f"{self.name} has nothing to sample from yet. Call fit first.")

@@ -122,7 +122,7 @@ def run(
             seed=job.seed,
             budget=budget,
             reasons=(method.published_reason,) if job.as_published and method.published_reason else (),
-            warnings=_warnings(vault.facts, budget, account),
+            warnings=[*_warnings(vault.facts, budget, account), *method.warnings()],
         )
     finally:
         ledger.close()

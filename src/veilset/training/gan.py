@@ -1,0 +1,199 @@
+"""What adversarial methods share: the losses of both sides, the balance between them, and a generator in training.
+
+Nothing here reads private rows. The loss of real images is a function of one row, so that a mechanism can clip and sum
+it; everything about generated images is free, since whoever holds the released generator could compute it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from veilset.core.errors import InputError, VeilsetError
+from veilset.core.randomness import torch_generator
+from veilset.core.records import Images
+from veilset.training.recipe import WeightAverage
+
+AdversarialLoss = Literal["bce", "hinge", "wasserstein"]
+Critic = Callable[[Tensor, Tensor], Tensor]
+"""Images (b, C, H, W) and classes (b,) to one logit each, (b,); high means real."""
+
+_AT_ONCE = 500
+
+
+def check_loss(kind: str) -> None:
+    """Refuse a name that is no loss."""
+    if kind not in get_args(AdversarialLoss):
+        raise InputError(f"Expected loss to be one of {', '.join(get_args(AdversarialLoss))}, got {kind!r}.")
+
+
+def real_losses(logits: Tensor, kind: AdversarialLoss) -> Tensor:
+    """The critic's loss of each real image, (b,), from its own logit alone."""
+    if kind == "bce":
+        return functional.softplus(-logits)
+    return functional.relu(1 - logits) if kind == "hinge" else -logits
+
+
+def generated_losses(logits: Tensor, kind: AdversarialLoss) -> Tensor:
+    """The critic's loss of each generated image, (b,)."""
+    if kind == "bce":
+        return functional.softplus(logits)
+    return functional.relu(1 + logits) if kind == "hinge" else logits
+
+
+def generator_losses(logits: Tensor, kind: AdversarialLoss) -> Tensor:
+    """The generator's loss of each of its images, (b,): the non-saturating form of "bce"."""
+    return functional.softplus(-logits) if kind == "bce" else -logits
+
+
+def penalty_on_generated(critic: Critic, images: Tensor, labels: Tensor) -> Tensor:
+    """The mean squared length of the critic's gradient at generated images (R2 of Mescheder et al. 2018).
+
+    A penalty at private images, or between private and generated ones, would be a private quantity; this one is free.
+    """
+    points = images.detach().requires_grad_()
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(critic(points, labels).sum(), points, create_graph=True)
+    return gradient.flatten(1).square().sum(dim=1).mean()
+
+
+class Balance:
+    """How many critic steps a generator step waits for, by a public rule.
+
+    The critic's accuracy on generated images is public. Where it falls below `floor` the critic no longer leads, and
+    its number of steps is doubled; where it stays above `ceiling` the number is halved (after Bie et al. 2023, who
+    only double).
+    """
+
+    def __init__(self, steps: int, most: int, *, floor: float = 0.6, ceiling: float = 0.95) -> None:
+        if not 1 <= steps <= most or not 0 <= floor < ceiling <= 1:
+            raise InputError(
+                f"Expected 1 <= critic_steps <= most_critic_steps and a floor below a ceiling, got {steps}, {most}, "
+                f"{floor} and {ceiling}."
+            )
+        self.least, self.most, self.steps = steps, most, steps
+        self.floor, self.ceiling = floor, ceiling
+        self.accuracy = 0.5 * (floor + ceiling)
+        self.waited = 0
+
+    def due(self) -> bool:
+        """Count a critic step; whether the generator is next."""
+        self.waited += 1
+        if self.waited < self.steps:
+            return False
+        self.waited = 0
+        return True
+
+    def observe(self, logits: Tensor) -> None:
+        """Take in the critic's logits of generated images: below zero is right."""
+        self.accuracy += 0.1 * (float((logits < 0).float().mean()) - self.accuracy)
+        wanted = self.steps
+        if self.accuracy < self.floor:
+            wanted = min(self.most, 2 * self.steps)
+        elif self.accuracy > self.ceiling:
+            wanted = max(self.least, self.steps // 2)
+        if wanted != self.steps:
+            self.steps, self.accuracy = wanted, 0.5 * (self.floor + self.ceiling)
+
+    def state(self) -> dict[str, Any]:
+        """Plain data that `load` takes up."""
+        return {"steps": self.steps, "accuracy": self.accuracy, "waited": self.waited}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from an earlier `state`."""
+        self.steps, self.accuracy, self.waited = int(state["steps"]), float(state["accuracy"]), int(state["waited"])
+
+
+class GeneratorTraining:
+    """A conditional generator, its optimizer and the moving average of its weights, which is what is released.
+
+    Args:
+        generator: of models/generators.py.
+        learning_rate: of Adam.
+        ema_decay: of the average.
+        seed: of latents and labels.
+        device: where the generator lives.
+    """
+
+    def __init__(
+        self, generator: nn.Module, *, learning_rate: float, ema_decay: float = 0.99, seed: int = 0, device: str = "cpu"
+    ) -> None:
+        self.generator = generator.to(device)
+        self.classes, self.latent_size = int(generator.classes), int(generator.latent_size)  # type: ignore[arg-type]
+        self.learning_rate, self.seed, self.device = learning_rate, seed, device
+        self.optimizer = torch.optim.Adam(generator.parameters(), lr=learning_rate, betas=(0.5, 0.99))
+        self.average = WeightAverage(generator, decay=ema_decay)
+        self.step = 0
+
+    def draw(self, count: int, purpose: str) -> tuple[Tensor, Tensor]:
+        """Images in [0, 1] and their labels, every class alike often; gradients flow to the generator.
+
+        The same seed, `purpose` and step give the same latents.
+        """
+        coins = torch_generator(self.seed, f"generator/{purpose}/{self.step}")
+        start = int(torch.randint(self.classes, (), generator=coins))
+        labels = ((torch.arange(count) + start) % self.classes).to(self.device)
+        latents = torch.randn(count, self.latent_size, generator=coins).to(self.device)
+        images: Tensor = self.generator(latents, labels)
+        return images, labels
+
+    def descend(self, loss: Tensor, rate: float = 1.0) -> None:
+        """One step against `loss`, at `rate` times the learning rate. A loss that is not finite raises."""
+        if not bool(torch.isfinite(loss)):
+            raise VeilsetError(
+                f"The generator's loss is not finite after {self.step} steps: training diverged. Lower the learning "
+                "rates; what was spent stays spent."
+            )
+        parameters = list(self.generator.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.grad = gradient
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * self.learning_rate
+        self.optimizer.step()
+        self.average.update(self.generator, self.step)
+        self.step += 1
+
+    def finish(self) -> nn.Module:
+        """The generator with averaged weights, which no longer move."""
+        if self.step:
+            self.generator.load_state_dict(self.average.state)
+        return self.generator.eval().requires_grad_(False)
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and plain data that `load` takes up."""
+        return {
+            "generator": self.generator.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": self.average.state,
+            "step": self.step,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from an earlier `state`."""
+        self.generator.load_state_dict(state["generator"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for name, value in state["average"].items():
+            self.average.state[name].copy_(value)
+        self.step = int(state["step"])
+
+
+@torch.no_grad()
+def sample_images(generator: nn.Module, labels: NDArray[np.int64], seed: int) -> Images:
+    """8-bit images (b, H, W, C) of these classes, as a release stores them."""
+    device = next(generator.parameters()).device
+    coins = torch_generator(seed, "generator/samples")
+    parts = []
+    for part in torch.split(torch.from_numpy(labels), _AT_ONCE):
+        latents = torch.randn(len(part), int(generator.latent_size), generator=coins)  # type: ignore[arg-type]
+        pixels = generator(latents.to(device), part.to(device))
+        parts.append((pixels * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu())
+    return torch.cat(parts).numpy()
+
+
+def even_labels(count: int, classes: int) -> NDArray[np.int64]:
+    """`count` labels, every class alike often: the class shares of private data are not asked for."""
+    return np.arange(count, dtype=np.int64) % classes
