@@ -20,25 +20,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-import numpy as np
 from torch import nn
 
 from veilset.core.errors import InputError
 from veilset.core.records import Records
-from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
-from veilset.models.embeddings import ImageEmbedding
+from veilset.methods.base import Config, Context
+from veilset.methods.distilled import FAST, STATISTICS, DistilledMethod, begin_training, noise_alone
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.vault import PublicFacts
-from veilset.training.class_statistics import (
-    ClassStatistics,
-    code_rows,
-    public_embedding,
-    read_statistics,
-    require_square,
-)
+from veilset.training.class_statistics import code_rows, require_square
 from veilset.training.data_free import DataFreeTraining
 from veilset.training.data_free_config import DataFreeConfig
 from veilset.training.shard_teachers import CodeClassifier, GradientRounds, shard_trainer
@@ -47,7 +40,6 @@ from veilset.training.teachers import TeacherConfig, plan_teacher, train_teacher
 Variant = Literal["A", "B"]
 Vote = Literal["gradient", "signs"]
 
-_STATISTICS = "class statistics"
 _TEACHER = "teacher"
 _GRADIENTS = "gradients of the teachers"
 # Images that B makes for each one that it asks about.
@@ -87,7 +79,7 @@ class DfdConfig(Config, DataFreeConfig):
             raise InputError(f"Expected rounds >= 1 and signal > 0, got {self.rounds} and {self.signal}.")
 
 
-class Dfd(Method):
+class Dfd(DistilledMethod):
     """Data-free distillation, in the forms that hold."""
 
     name = "dfd"
@@ -99,9 +91,7 @@ class Dfd(Method):
     config: DfdConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
-        "fast": {
-            "warmup_steps": 60, "steps": 40, "settle_steps": 200, "bank": 2000, "random_features": 512, "pictures": 600,
-        },
+        "fast": FAST,
         "paper": {
             "statistics_share": 0.0, "warmup_steps": 0, "statistics_weight": 0.0, "teacher_weight": 0.0,
             "disagreement_weight": 0.0, "one_hot_weight": 1.0, "balance_weight": 1.0, "activation_weight": 1.0,
@@ -113,12 +103,12 @@ class Dfd(Method):
         """Statistics, then A's DP-SGD or B's rounds; one factor on all noise is calibrated to the budget."""
         require_square(facts)
         share = self.config.statistics_share
-        alone = _alone(budget)
+        alone = noise_alone(budget)
         if self.config.variant == "B":
             rounds = self._rounds(facts, alone)
             each = alone * math.sqrt(rounds.rounds / (1 - share))
             events = [Event(label=_GRADIENTS, noise_multiplier=each)] * rounds.rounds
-            events.insert(0, Event(label=_STATISTICS, noise_multiplier=alone / math.sqrt(share)))
+            events.insert(0, Event(label=STATISTICS, noise_multiplier=alone / math.sqrt(share)))
             return Plan(budget=budget, events=tuple(events), facts=_plan_facts(rounds))
         _, whole = plan_teacher(self._teacher_config(), facts, False, budget)
 
@@ -127,7 +117,7 @@ class Dfd(Method):
             teacher = plan_teacher(self._teacher_config(noise), facts, False, budget)[1]
             if not share:
                 return [teacher]
-            return [Event(label=_STATISTICS, noise_multiplier=factor * alone / math.sqrt(share)), teacher]
+            return [Event(label=STATISTICS, noise_multiplier=factor * alone / math.sqrt(share)), teacher]
 
         return Plan(
             budget=budget,
@@ -137,33 +127,9 @@ class Dfd(Method):
 
     def fit(self, session: Session, public: Records | None, context: Context) -> None:  # noqa: ARG002
         """Read the statistics and make a teacher; then the paper's loop, which sees nothing else."""
-        facts = session.facts
-        embedding: ImageEmbedding | None = None
-        statistics: ClassStatistics | None = None
-        if self.config.statistics_share:
-            embedding = public_embedding(
-                facts, random_features=self.config.random_features, pictures=self.config.pictures, seed=context.seed
-            ).to(context.device)
-            statistics = read_statistics(session, embedding, label=_STATISTICS, device=context.device)
-        training = DataFreeTraining(self.config, facts, embedding, statistics, context.seed, context.device)
+        training = begin_training(session, self.config, context)
         training.run(lambda: self._guide(session, training, context), context.workspace, context.progress)
         self._training = training
-
-    def sample(self, count: int, seed: int = 0) -> Samples:
-        """Draw images; the teacher's soft labels are those of the 8-bit images."""
-        if not hasattr(self, "_training"):
-            raise self.not_fitted()
-        images, soft_labels = self._training.sample(count, seed)
-        return Samples(images=images, labels=soft_labels.argmax(axis=1).astype(np.int64), soft_labels=soft_labels)
-
-    def models(self) -> dict[str, ReleasedModel]:
-        """The generator and the student, with what rebuilds them."""
-        if not hasattr(self, "_training"):
-            raise self.not_fitted()
-        return {
-            name: ReleasedModel(weights=weights, description=description)
-            for name, (weights, description) in self._training.described().items()
-        }
 
     def _guide(self, session: Session, training: DataFreeTraining, context: Context) -> nn.Module:
         """The classifier whose word the student takes: A's teacher, or what B's noisy gradients say of one."""
@@ -180,7 +146,7 @@ class Dfd(Method):
         """B: train a head on each shard, ask for noisy gradients, and fit one head to what they say."""
         embedding = training.embedding
         assert embedding is not None
-        rounds = self._rounds(session.facts, _alone(session.plan.budget))
+        rounds = self._rounds(session.facts, noise_alone(session.plan.budget))
         ensemble = session.ensemble(
             shard_trainer(session.facts.classes), code_rows(embedding, context.device), teachers=rounds.teachers
         )
@@ -206,11 +172,6 @@ class Dfd(Method):
 
     def _teacher_config(self, noise_multiplier: float | None = None) -> TeacherConfig:
         return TeacherConfig(label=_TEACHER, steps=self.config.teacher_steps or None, noise_multiplier=noise_multiplier)
-
-
-def _alone(budget: Budget) -> float:
-    """The noise multiplier of a single release that spends the whole budget."""
-    return calibrate(budget, lambda noise: [Event(label=_STATISTICS, noise_multiplier=noise)])
 
 
 def _plan_facts(rounds: GradientRounds) -> dict[str, float | int | str]:

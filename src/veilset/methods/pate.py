@@ -26,21 +26,14 @@ from torch import nn
 from veilset.core.errors import InputError
 from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Records
-from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
+from veilset.methods.base import Config, Context
+from veilset.methods.distilled import FAST, STATISTICS, DistilledMethod, begin_training, noise_alone
 from veilset.models.embeddings import ImageEmbedding
-from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.vault import PublicFacts
-from veilset.training.class_statistics import (
-    as_floats,
-    code_rows,
-    public_embedding,
-    read_statistics,
-    require_square,
-)
-from veilset.training.data_free import DataFreeTraining
+from veilset.training.class_statistics import as_floats, code_rows, require_square
 from veilset.training.data_free_config import DataFreeConfig
 from veilset.training.shard_teachers import (
     MOST_QUERIES,
@@ -54,7 +47,6 @@ from veilset.training.shard_teachers import (
     teachers_for,
 )
 
-_STATISTICS = "class statistics"
 _VOTES = "votes"
 _AGREEMENT = "agreement of the teachers"
 _MOST_PUBLIC = 12_000
@@ -89,7 +81,7 @@ class PateConfig(Config, DataFreeConfig):
             raise InputError(f"Expected signal > 0 and candidates >= 2, got {self.signal} and {self.candidates}.")
 
 
-class Pate(Method):
+class Pate(DistilledMethod):
     """Private aggregation of teacher ensembles, on synthetic or public queries."""
 
     name = "pate"
@@ -101,9 +93,7 @@ class Pate(Method):
     config: PateConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
-        "fast": {
-            "warmup_steps": 60, "steps": 40, "settle_steps": 200, "bank": 2000, "random_features": 512, "pictures": 600,
-        },
+        "fast": FAST,
         "confident": {"agreement_share": 0.3},
     }  # fmt: skip
 
@@ -111,13 +101,13 @@ class Pate(Method):
         """Statistics, then votes; Gaussians all of them, so that shares of 1/noise^2 add up to the budget exactly."""
         require_square(facts)
         config, teachers = self.config, teachers_for(facts, self.config.teachers)
-        alone = calibrate(budget, lambda noise: [Event(label=_VOTES, noise_multiplier=noise)])
+        alone = noise_alone(budget)
         left = (1 - config.statistics_share) * (1 - config.agreement_share)
         # A unanimous vote of n against noise of sqrt(2) alone sqrt(Q / left) on each count: their ratio is `signal`.
         queries = int(left * (teachers / (math.sqrt(2) * config.signal * alone)) ** 2)
         queries = min(MOST_QUERIES, max(facts.classes, queries))
         events = [
-            Event(label=_STATISTICS, noise_multiplier=alone / math.sqrt(config.statistics_share)),
+            Event(label=STATISTICS, noise_multiplier=alone / math.sqrt(config.statistics_share)),
             Event(label=_VOTES, noise_multiplier=alone * math.sqrt(queries / left), count=queries),
         ]
         if config.agreement_share:
@@ -135,11 +125,9 @@ class Pate(Method):
     def fit(self, session: Session, public: Records | None, context: Context) -> None:
         """Read the statistics, make queries, let the teachers vote; then distil what they said."""
         facts = session.facts
-        embedding = public_embedding(
-            facts, random_features=self.config.random_features, pictures=self.config.pictures, seed=context.seed
-        ).to(context.device)
-        statistics = read_statistics(session, embedding, label=_STATISTICS, device=context.device)
-        training = DataFreeTraining(self.config, facts, embedding, statistics, context.seed, context.device)
+        training = begin_training(session, self.config, context)
+        embedding = training.embedding
+        assert embedding is not None
 
         def guide() -> nn.Module:
             if public is not None:
@@ -150,22 +138,6 @@ class Pate(Method):
 
         training.run(guide, context.workspace, context.progress)
         self._training = training
-
-    def sample(self, count: int, seed: int = 0) -> Samples:
-        """Draw images; the soft labels are the head's, for the 8-bit images."""
-        if not hasattr(self, "_training"):
-            raise self.not_fitted()
-        images, soft_labels = self._training.sample(count, seed)
-        return Samples(images=images, labels=soft_labels.argmax(axis=1).astype(np.int64), soft_labels=soft_labels)
-
-    def models(self) -> dict[str, ReleasedModel]:
-        """The generator and the student, with what rebuilds them."""
-        if not hasattr(self, "_training"):
-            raise self.not_fitted()
-        return {
-            name: ReleasedModel(weights=weights, description=description)
-            for name, (weights, description) in self._training.described().items()
-        }
 
     def _looked_at(self, answered: int) -> int:
         return answered * (self.config.candidates if self.config.agreement_share else 1)
