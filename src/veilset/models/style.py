@@ -1,0 +1,251 @@
+"""Style-based generators, small enough to train on a CPU, and the critic they are trained against.
+
+After Karras et al., "Analyzing and improving the image quality of StyleGAN" (CVPR 2020): a mapping network turns noise
+z into a latent vector w, and w scales the maps before every convolution. Statistics of w then say what a population of
+images looks like, which is what the method `latent` estimates. Images depend on their own w alone.
+"""
+
+import itertools
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from veilset.core.errors import InputError
+
+SLOPE = 0.2  # of the leaky ReLU
+_START = 4  # side of the learned constant
+_MOST_WIDENING = 4  # maps at coarse levels, in multiples of those at the finest
+_SAMPLES_OF_THE_AVERAGE = 10_000
+_MAPPING_RATE = 0.01
+_AT_ONCE = 500
+
+
+class LatentGenerator(nn.Module):
+    """What `latent` asks of a public generator: w from noise, images from w, and the average w.
+
+    A subclass sets `size`, `channels` and `latent_size`, fills the buffer `w_average`, and has `map` and `forward`;
+    `settings` names the attributes that rebuild it.
+    """
+
+    settings: ClassVar[tuple[str, ...]]
+    size: int
+    channels: int
+    latent_size: int
+    w_average: Tensor
+
+    def map(self, z: Tensor) -> Tensor:
+        """Latent vectors w (b, latent_size) from standard normal z of the same shape."""
+        raise NotImplementedError
+
+    def forward(self, w: Tensor) -> Tensor:
+        """Images in [0, 1], (b, channels, size, size); differentiable in w."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def draw(self, count: int, coins: torch.Generator) -> Tensor:
+        """`count` latent vectors of the generator's own distribution, on its device."""
+        z = torch.randn(count, self.latent_size, generator=coins).to(self.w_average.device)
+        return torch.cat([self.map(part) for part in torch.split(z, _AT_ONCE)])
+
+    @torch.no_grad()
+    def render(self, w: Tensor) -> Tensor:
+        """8-bit images (b, channels, size, size) on the CPU, a few at a time."""
+        parts = torch.split(w, _AT_ONCE)
+        return torch.cat([(self(part) * 255).round().to(torch.uint8).cpu() for part in parts])
+
+    def settle(self, coins: torch.Generator) -> None:
+        """Take the average of w from samples, once the mapping is trained."""
+        self.w_average.copy_(self.draw(_SAMPLES_OF_THE_AVERAGE, coins).mean(dim=0))
+
+
+class StyleGenerator(LatentGenerator):
+    """A small style-based generator.
+
+    Args:
+        size: side of the square image, 8 to 256 pixels; sides that are no power of two are cut out of the next one.
+        channels: colour channels.
+        latent_size: length of z and of w.
+        width: maps at the finest level; doubled at each coarser one, up to four times as many.
+        mapping_layers: layers of the mapping network.
+    """
+
+    settings = ("size", "channels", "latent_size", "width", "mapping_layers")
+
+    def __init__(
+        self, size: int, channels: int, latent_size: int = 64, width: int = 16, mapping_layers: int = 4
+    ) -> None:
+        super().__init__()
+        levels = level_count(size)
+        if min(channels, latent_size, width, mapping_layers) < 1:
+            raise InputError(
+                "Expected channels, latent_size, width and mapping_layers of at least 1, "
+                f"got {channels}, {latent_size}, {width} and {mapping_layers}."
+            )
+        self.size, self.channels, self.latent_size = size, channels, latent_size
+        self.width, self.mapping_layers = width, mapping_layers
+        self.mapping = nn.ModuleList(
+            EqualLinear(latent_size, latent_size, rate=_MAPPING_RATE) for _ in range(mapping_layers)
+        )
+        widths = _widths(width, levels)
+        self.start = nn.Parameter(torch.randn(widths[0], _START, _START))
+        self.first = _StyledConvolution(widths[0], widths[0], latent_size)
+        self.levels = nn.ModuleList(
+            _Level(before, after, channels, latent_size) for before, after in itertools.pairwise(widths)
+        )
+        self.register_buffer("w_average", torch.zeros(latent_size))
+
+    def map(self, z: Tensor) -> Tensor:
+        """Noise to latent vectors."""
+        w = unit_power(z)
+        for layer in self.mapping:
+            w = active(layer(w))
+        return w
+
+    def forward(self, w: Tensor) -> Tensor:
+        """Images in [0, 1]."""
+        maps = self.start.expand(len(w), -1, -1, -1).contiguous(memory_format=torch.channels_last)
+        maps = self.first(maps, w)
+        picture: Tensor | None = None
+        for level in self.levels:
+            maps, layer = level(maps, w)
+            picture = layer if picture is None else _doubled(picture) + layer
+        assert picture is not None
+        margin = (picture.shape[-1] - self.size) // 2
+        return torch.sigmoid(2 * picture[:, :, margin : margin + self.size, margin : margin + self.size])
+
+
+class StyleCritic(nn.Module):
+    """Residual blocks that halve the side, the spread within the batch as one more map, then one logit per image."""
+
+    def __init__(self, size: int, channels: int, width: int = 16) -> None:
+        super().__init__()
+        levels = level_count(size)
+        widths = _widths(width, levels)[::-1]
+        self.padding = (_START * 2**levels - size) // 2
+        self.stem = EqualConvolution(channels, widths[0], 1)
+        self.blocks = nn.ModuleList(_DownBlock(before, after) for before, after in itertools.pairwise(widths))
+        self.last = EqualConvolution(widths[-1] + 1, widths[-1], 3)
+        self.hidden = EqualLinear(widths[-1] * _START**2, widths[-1])
+        self.score = EqualLinear(widths[-1], 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (b,) of images in [0, 1]; images of one batch see each other's spread."""
+        padded = (
+            functional.pad(2 * images - 1, (self.padding,) * 4, mode="replicate") if self.padding else 2 * images - 1
+        )
+        maps = active(self.stem(padded.contiguous(memory_format=torch.channels_last)))
+        for block in self.blocks:
+            maps = block(maps)
+        spread = (maps.var(dim=0, unbiased=False) + 1e-8).sqrt().mean()
+        maps = torch.cat([maps, spread.expand(len(maps), 1, *maps.shape[2:])], dim=1)
+        logits: Tensor = self.score(active(self.hidden(active(self.last(maps)).flatten(1))))[:, 0]
+        return logits
+
+
+class EqualLinear(nn.Module):
+    """A linear map with weights stored at unit scale, so that Adam treats all layers alike (Karras et al. 2018)."""
+
+    def __init__(self, inputs: int, outputs: int, *, rate: float = 1.0, bias: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs) / rate)
+        self.bias = nn.Parameter(torch.full((outputs,), bias / rate))
+        self.weight_gain, self.bias_gain = rate / math.sqrt(inputs), rate
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(b, inputs) to (b, outputs)."""
+        return functional.linear(rows, self.weight * self.weight_gain, self.bias * self.bias_gain)
+
+
+class EqualConvolution(nn.Module):
+    """A convolution that keeps the side, with weights at unit scale."""
+
+    def __init__(self, before: int, after: int, kernel: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(after, before, kernel, kernel))
+        self.bias = nn.Parameter(torch.zeros(after)) if bias else None
+        self.gain, self.padding = 1 / math.sqrt(before * kernel**2), kernel // 2
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(b, before, h, w) to (b, after, h, w)."""
+        return functional.conv2d(maps, self.weight * self.gain, self.bias, padding=self.padding)
+
+
+def unit_power(rows: Tensor) -> Tensor:
+    """Rows scaled to a mean square of 1."""
+    return rows * (rows.square().mean(dim=1, keepdim=True) + 1e-8).rsqrt()
+
+
+def active(values: Tensor) -> Tensor:
+    """Leaky ReLU, scaled so that variance stays."""
+    return functional.leaky_relu(values, SLOPE) * math.sqrt(2)
+
+
+def demodulation(weight: Tensor, styles: Tensor) -> Tensor:
+    """(b, after): what brings the maps of a convolution of styled maps back to unit variance.
+
+    Scaling maps before and after one shared convolution equals a kernel for each image, and is quicker on a CPU.
+    """
+    return (styles.square() @ weight.square().sum(dim=(2, 3)).T + 1e-8).rsqrt()
+
+
+def level_count(size: int) -> int:
+    """Doublings from the constant to the image."""
+    if not 8 <= size <= 256:
+        raise InputError(f"Expected images of 8 to 256 pixels a side, got {size}. Pass --size 32.")
+    return math.ceil(math.log2(size / _START))
+
+
+class _StyledConvolution(nn.Module):
+    def __init__(self, before: int, after: int, latent_size: int, *, kernel: int = 3, demodulated: bool = True) -> None:
+        super().__init__()
+        self.style = EqualLinear(latent_size, before, bias=1.0)
+        self.convolution = EqualConvolution(before, after, kernel, bias=False)
+        self.bias = nn.Parameter(torch.zeros(after))
+        self.demodulated = demodulated
+
+    def forward(self, maps: Tensor, w: Tensor) -> Tensor:
+        styles = self.style(w)
+        out: Tensor = self.convolution(maps * styles[:, :, None, None])
+        if not self.demodulated:
+            return out + self.bias[:, None, None]
+        scale = demodulation(self.convolution.weight * self.convolution.gain, styles)
+        return active(out * scale[:, :, None, None] + self.bias[:, None, None])
+
+
+class _Level(nn.Module):
+    """Twice the side: two convolutions, and a layer of the picture."""
+
+    def __init__(self, before: int, after: int, channels: int, latent_size: int) -> None:
+        super().__init__()
+        self.widen = _StyledConvolution(before, after, latent_size)
+        self.refine = _StyledConvolution(after, after, latent_size)
+        self.paint = _StyledConvolution(after, channels, latent_size, kernel=1, demodulated=False)
+
+    def forward(self, maps: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        maps = self.refine(self.widen(_doubled(maps), w), w)
+        return maps, self.paint(maps, w)
+
+
+class _DownBlock(nn.Module):
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self.first = EqualConvolution(before, before, 3)
+        self.second = EqualConvolution(before, after, 3)
+        self.shortcut = EqualConvolution(before, after, 1, bias=False)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        halved = functional.avg_pool2d(active(self.first(maps)), 2)
+        shortcut: Tensor = self.shortcut(functional.avg_pool2d(maps, 2))
+        return (active(self.second(halved)) + shortcut) / math.sqrt(2)
+
+
+def _widths(width: int, levels: int) -> list[int]:
+    """Maps at each side, from the coarsest to the finest."""
+    return [width * min(_MOST_WIDENING, 2 ** (levels - level)) for level in range(levels + 1)]
+
+
+def _doubled(maps: Tensor) -> Tensor:
+    return functional.interpolate(maps, scale_factor=2, mode="bilinear", align_corners=False)
