@@ -7,8 +7,10 @@ METHODS: Registry[type[Method]] = Registry(
     "method",
     {
         "dfd": "veilset.methods.dfd:Dfd",
+        "dpgan": "veilset.methods.dpgan:Dpgan",
         "imgsyn": "veilset.methods.imgsyn:Imgsyn",
         "merf": "veilset.methods.baselines.merf:Merf",
         "pate": "veilset.methods.pate:Pate",
+        "sanitized_gan": "veilset.methods.sanitized_gan:SanitizedGan",
     },
 )

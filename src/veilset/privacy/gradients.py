@@ -6,16 +6,14 @@ from there without the steps that it leased and lost.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from io import BytesIO
 from typing import Any
 
 import numpy as np
 import torch
 
 from veilset.core.errors import BudgetError
-from veilset.core.files import write_whole
 from veilset.core.progress import SILENT, Progress
-from veilset.privacy.distributed import add_over_processes, bytes_from_first, from_first, rank_and_size
+from veilset.privacy.distributed import add_over_processes, from_first, rank_and_size
 from veilset.privacy.events import Event
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.purse import Purse
@@ -78,22 +76,11 @@ class GradientSteps:
 
     def keep(self, state: Mapping[str, Any]) -> None:
         """Store what a resumed run goes on from: tensors and plain data, computed from noisy sums alone."""
-        place = self._purse.place_of_steps(self.event)
-        if place is not None and rank_and_size()[0] == 0:
-            content = BytesIO()
-            torch.save({"run": str(self._purse.ledger.header["run"]), "state": dict(state)}, content)
-            write_whole(place, content.getvalue())
+        self._purse.keep_state(self.event, state)
 
     def kept(self) -> dict[str, Any] | None:
         """The last state that an earlier part of this run kept; every process gets that of rank 0."""
-        place = self._purse.place_of_steps(self.event)
-        here = place is not None and place.exists() and rank_and_size()[0] == 0
-        content = bytes_from_first(place.read_bytes() if here and place is not None else b"")
-        if not content:
-            return None
-        stored = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
-        state: dict[str, Any] = stored["state"]
-        return state if stored["run"] == str(self._purse.ledger.header["run"]) else None
+        return self._purse.kept_state(self.event)
 
     def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         if self._features is None:

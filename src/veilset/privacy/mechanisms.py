@@ -15,6 +15,7 @@ import torch
 from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Records
+from veilset.privacy.critics import Advance, Critics, State
 from veilset.privacy.distributed import RunLedger, rank_and_size
 from veilset.privacy.ensemble import Ensemble, TrainShard
 from veilset.privacy.events import Event, Plan
@@ -24,7 +25,7 @@ from veilset.privacy.purse import Purse
 from veilset.privacy.sampling import Units, poisson_sample, shard_of_each
 from veilset.privacy.vault import PublicFacts, UnitRows, Vault, contents_of
 
-__all__ = ["ClippedSum", "Ensemble", "GradientSteps", "PerImage", "Session"]
+__all__ = ["ClippedSum", "Critics", "Ensemble", "GradientSteps", "PerImage", "Session"]
 
 # A hair below 1, so that a clipped row stays below the clip norm in spite of rounding.
 _JUST_BELOW_ONE = 1 - 2.0**-40
@@ -204,6 +205,41 @@ class Session:
             raise InputError("A shard cannot be divided again.")
         _probe(features, self.facts)
         return Ensemble(train, features, teachers, self._rows, self._purse, self._noise, self._progress)
+
+    def critics(
+        self,
+        start: State,
+        advance: Advance,
+        features: PerImage,
+        *,
+        label: str,
+        critics: int,
+        shape: tuple[int, ...],
+        clip_norm: float,
+    ) -> Critics:
+        """Critics of disjoint shards, which answer the events `label` of the plan; all of them are spent at once.
+
+        Privacy: as `Critics` says.
+        """
+        if self._branch[0] is not None:
+            raise InputError("A shard cannot be divided again.")
+        _probe(features, self.facts)
+        events = [event for event in self.plan.events if event.label == label]
+        if not events or (events[0].shard is not None and [event.shard for event in events] != list(range(critics))):
+            raise BudgetError(f"Expected one {label!r} in the plan, or one for each shard. No data was read.")
+        return Critics(
+            start,
+            advance,
+            features,
+            events,
+            critics=critics,
+            shape=shape,
+            clip_norm=clip_norm,
+            rows=self._rows,
+            purse=self._purse,
+            noise=self._noise,
+            progress=self._progress,
+        )
 
     def records_without_guarantee(self) -> Records:
         """The private records themselves, for a method that runs `--as-published`.

@@ -1,15 +1,17 @@
 """What of a plan is still to spend, what was spent already, and the paid results of a run that resumes."""
 
 import hashlib
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from veilset.core.errors import BudgetError
 from veilset.core.files import write_whole
-from veilset.privacy.distributed import RunLedger, rank_and_size
+from veilset.privacy.distributed import RunLedger, bytes_from_first, rank_and_size
 from veilset.privacy.events import Event, Plan
 
 
@@ -51,10 +53,24 @@ class Purse:
         leases = [line["body"] for line in self.ledger.lines if line["kind"] == "lease"]
         return sum(int(b["steps"]) for b in leases if (b["label"], b["shard"]) == (event.label, event.shard))
 
-    def place_of_steps(self, event: Event) -> Path | None:
-        """Where the state between the steps of `event` may be kept."""
-        name = hashlib.sha256(f"{event.label}/{event.shard}".encode()).hexdigest()[:16]
-        return None if self._workspace is None else self._workspace / f"steps-{name}.pt"
+    def keep_state(self, event: Event, state: Mapping[str, Any]) -> None:
+        """Store what a resumed run goes on from between the steps of `event`."""
+        place = self._place_of_steps(event)
+        if place is not None and rank_and_size()[0] == 0:
+            content = BytesIO()
+            torch.save({"run": str(self.ledger.header["run"]), "state": dict(state)}, content)
+            write_whole(place, content.getvalue())
+
+    def kept_state(self, event: Event) -> dict[str, Any] | None:
+        """The last state that an earlier part of this run kept; every process gets that of rank 0."""
+        place = self._place_of_steps(event)
+        here = place is not None and place.exists() and rank_and_size()[0] == 0
+        content = bytes_from_first(place.read_bytes() if here and place is not None else b"")
+        if not content:
+            return None
+        stored = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+        state: dict[str, Any] = stored["state"]
+        return state if stored["run"] == str(self.ledger.header["run"]) else None
 
     def keep(self, result: torch.Tensor) -> torch.Tensor:
         """Store a paid result for a resumed run."""
@@ -77,6 +93,10 @@ class Purse:
                 del self._earlier[position]
                 return sequence
         return None
+
+    def _place_of_steps(self, event: Event) -> Path | None:
+        name = hashlib.sha256(f"{event.label}/{event.shard}".encode()).hexdigest()[:16]
+        return None if self._workspace is None else self._workspace / f"steps-{name}.pt"
 
     def _place(self, sequence: int) -> Path | None:
         return None if self._workspace is None else self._workspace / f"paid-{sequence}.npy"

@@ -108,6 +108,23 @@ class Balance:
         self.steps, self.accuracy, self.waited = int(state["steps"]), float(state["accuracy"]), int(state["waited"])
 
 
+class Replay:
+    """The rows and labels of the last few generator steps: one small batch alone is a noisy picture of a generator."""
+
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+        self.kept: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, rows: Tensor, labels: Tensor) -> None:
+        """Take in a batch in the place of the oldest."""
+        self.kept = [*self.kept, (rows.detach(), labels)][-self.batches :]
+
+    def all(self) -> tuple[Tensor, Tensor]:
+        """All rows and their labels."""
+        rows, labels = zip(*self.kept, strict=True)
+        return torch.cat(rows), torch.cat(labels)
+
+
 class GeneratorTraining:
     """A conditional generator, its optimizer and the moving average of its weights, which is what is released.
 
@@ -117,14 +134,22 @@ class GeneratorTraining:
         ema_decay: of the average.
         seed: of latents and labels.
         device: where the generator lives.
+        bernoulli: feed it coins of -1 and 1 in the place of normal numbers.
     """
 
     def __init__(
-        self, generator: nn.Module, *, learning_rate: float, ema_decay: float = 0.99, seed: int = 0, device: str = "cpu"
+        self,
+        generator: nn.Module,
+        *,
+        learning_rate: float,
+        ema_decay: float = 0.99,
+        seed: int = 0,
+        device: str = "cpu",
+        bernoulli: bool = False,
     ) -> None:
         self.generator = generator.to(device)
         self.classes, self.latent_size = int(generator.classes), int(generator.latent_size)  # type: ignore[arg-type]
-        self.learning_rate, self.seed, self.device = learning_rate, seed, device
+        self.learning_rate, self.seed, self.device, self.bernoulli = learning_rate, seed, device, bernoulli
         self.optimizer = torch.optim.Adam(generator.parameters(), lr=learning_rate, betas=(0.5, 0.99))
         self.average = WeightAverage(generator, decay=ema_decay)
         self.step = 0
@@ -137,7 +162,7 @@ class GeneratorTraining:
         coins = torch_generator(self.seed, f"generator/{purpose}/{self.step}")
         start = int(torch.randint(self.classes, (), generator=coins))
         labels = ((torch.arange(count) + start) % self.classes).to(self.device)
-        latents = torch.randn(count, self.latent_size, generator=coins).to(self.device)
+        latents = draw_latents(count, self.latent_size, coins, bernoulli=self.bernoulli).to(self.device)
         images: Tensor = self.generator(latents, labels)
         return images, labels
 
@@ -182,16 +207,23 @@ class GeneratorTraining:
 
 
 @torch.no_grad()
-def sample_images(generator: nn.Module, labels: NDArray[np.int64], seed: int) -> Images:
+def sample_images(generator: nn.Module, labels: NDArray[np.int64], seed: int, *, bernoulli: bool = False) -> Images:
     """8-bit images (b, H, W, C) of these classes, as a release stores them."""
     device = next(generator.parameters()).device
     coins = torch_generator(seed, "generator/samples")
     parts = []
     for part in torch.split(torch.from_numpy(labels), _AT_ONCE):
-        latents = torch.randn(len(part), int(generator.latent_size), generator=coins)  # type: ignore[arg-type]
+        size = int(generator.latent_size)  # type: ignore[arg-type]
+        latents = draw_latents(len(part), size, coins, bernoulli=bernoulli)
         pixels = generator(latents.to(device), part.to(device))
         parts.append((pixels * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu())
     return torch.cat(parts).numpy()
+
+
+def draw_latents(count: int, size: int, coins: torch.Generator, *, bernoulli: bool = False) -> Tensor:
+    """What a generator is fed, (count, size): normal numbers, or coins of -1 and 1."""
+    drawn = torch.randn(count, size, generator=coins)
+    return drawn.sign() if bernoulli else drawn
 
 
 def even_labels(count: int, classes: int) -> NDArray[np.int64]:

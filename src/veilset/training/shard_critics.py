@@ -1,0 +1,115 @@
+"""How the critic of one shard learns and what it says: a Wasserstein critic with gradient penalty, as one function.
+
+WGAN-GP (Gulrajani et al. 2017). The critic sees the images themselves, or their fixed codes (models/embeddings.py).
+Everything here is written for one shard; `privacy/critics.py` runs it over all shards at once and lets out clipped,
+noised sums. The penalty keeps the critic's slope near 1 but bounds nothing: the clipping there does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+from torch.nn import functional
+from torch.utils._pytree import tree_map
+
+from veilset.privacy.critics import Query, State
+
+Weights = dict[str, Tensor]
+Score = Callable[[Weights, Tensor, Tensor], Tensor]
+"""Weights, points (b, ...) and classes (b,) -> one score each; high means real."""
+
+_BETAS = (0.5, 0.9)
+_ADAM_FLOOR = 1e-8
+
+
+class CodeCritic(nn.Module):
+    """Codes (b, d) and classes (b,) to scores (b,).
+
+    One hidden layer, whose maps meet a vector of the class (the projection of Miyato and Koyama 2018), or, without
+    hidden units, one linear map for each class. The lookups are products, which `torch.vmap` can run for many critics.
+    """
+
+    def __init__(self, width: int, classes: int, hidden: int) -> None:
+        super().__init__()
+        self.classes = classes
+        self.first = nn.Linear(width, hidden) if hidden else None
+        self.of_class = nn.Linear(hidden or width, classes)
+
+    def forward(self, codes: Tensor, classes: Tensor) -> Tensor:
+        """One score for each row."""
+        inner = codes if self.first is None else functional.leaky_relu(self.first(codes), 0.2)
+        chosen = classes[:, None] == torch.arange(self.classes, device=classes.device)
+        return (self.of_class(inner) * chosen).sum(dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticTraining:
+    """The training of one critic.
+
+    Args:
+        critic: what every critic starts as.
+        shape: of one point that it scores; feature rows are flat.
+        batch: private rows of an update.
+        learning_rate: of Adam.
+        penalty: weight of the gradient penalty.
+    """
+
+    critic: nn.Module
+    shape: tuple[int, ...]
+    batch: int
+    learning_rate: float
+    penalty: float
+
+    def start(self) -> State:
+        """The state of a critic that has seen nothing."""
+        weights = {name: value.detach() for name, value in self.critic.named_parameters()}
+        zeros = tree_map(torch.zeros_like, weights)
+        return {"weights": weights, "first": zeros, "second": zeros, "updates": torch.zeros(())}
+
+    def advance(self, state: State, rows: Tensor, labels: Tensor, count: Tensor, query: Query) -> tuple[State, Tensor]:
+        """An update for each generated batch of `query` (its "fakes"), then the gradient of the scores at its "points".
+
+        `count` of the rows are real. The answer has the shape of the points.
+        """
+        now: dict[str, Any] = dict(state)
+        for fakes, fake_labels in zip(query["fakes"], query["fake_labels"], strict=True):
+            places = (torch.rand(self.batch) * count).long()
+            real, own = rows[places].view(self.batch, *self.shape), labels[places]
+            mix = torch.rand(self.batch, *(1 for _ in self.shape))
+            between = mix * real + (1 - mix) * fakes[: self.batch]
+            gradient = grad(self._loss)(now["weights"], real, own, fakes, fake_labels, between)
+            now = self._adam(now, gradient)
+
+        def total(points: Tensor) -> Tensor:
+            return self._score(now["weights"], points, query["labels"]).sum()
+
+        answer: Tensor = grad(total)(query["points"])
+        return now, answer
+
+    def _score(self, weights: Weights, points: Tensor, labels: Tensor) -> Tensor:
+        scores: Tensor = functional_call(self.critic, weights, (points, labels))
+        return scores
+
+    def _loss(
+        self, weights: Weights, real: Tensor, own: Tensor, fakes: Tensor, fake_labels: Tensor, between: Tensor
+    ) -> Tensor:
+        """Equation 3.5 of the thesis: fake minus real, and the penalty at points between them."""
+
+        def total(points: Tensor) -> Tensor:
+            return self._score(weights, points, own).sum()
+
+        slope = grad(total)(between).flatten(1).square().sum(dim=1).add(1e-12).sqrt()
+        distance = self._score(weights, fakes, fake_labels).mean() - self._score(weights, real, own).mean()
+        return distance + self.penalty * (slope - 1).square().mean()
+
+    def _adam(self, state: dict[str, Any], gradient: Weights) -> dict[str, Any]:
+        """Adam (Kingma and Ba 2015) without anything that changes in place, so that it runs under `torch.vmap`."""
+        updates = state["updates"] + 1
+        first = {n: _BETAS[0] * m + (1 - _BETAS[0]) * gradient[n] for n, m in state["first"].items()}
+        second = {n: _BETAS[1] * v + (1 - _BETAS[1]) * gradient[n].square() for n, v in state["second"].items()}
+        scale = self.learning_rate * (1 - _BETAS[1] ** updates).sqrt() / (1 - _BETAS[0] ** updates)
+        weights = {n: w - scale * first[n] / (second[n].sqrt() + _ADAM_FLOOR) for n, w in state["weights"].items()}
+        return {"weights": weights, "first": first, "second": second, "updates": updates}
