@@ -14,6 +14,7 @@ from veilset.audit.game import Subject, Worlds
 from veilset.core.registry import unknown_name
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
+from veilset.privacy.critics import Query, State
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.training.dpsgd import PrivateTraining, train_private
@@ -204,10 +205,7 @@ def ensemble_signs(epsilon: float) -> Subject:
 def _ensemble(name: str, epsilon: float, queries: int = 1) -> Subject:
     plan = priced(epsilon, Event(label="answers", noise_multiplier=1.0, count=queries))
     event = plan.events[0]
-    records = 12
-    base = dots(records)
-    # All are of class 0 but the record in question, which turns its whole model: the worst that training could do.
-    worlds = Worlds(images=base.images, labels=(np.arange(records) == records - 1).astype(np.int64), classes=2)
+    worlds = _one_of_another_class(12)
 
     def train(rows: Tensor, labels: Tensor) -> float:  # noqa: ARG001
         return -1.0 if bool((labels == 1).any()) else 1.0
@@ -235,6 +233,42 @@ def _ensemble(name: str, epsilon: float, queries: int = 1) -> Subject:
             )
 
     return Subject(name=name, plan=plan, worlds=worlds, spend=spend, runs=4000)
+
+
+def critics_together(epsilon: float) -> Subject:
+    """Critics of disjoint shards, all asked at every visit: one record turns all that its critic ever says."""
+    return _critics("critics_together", epsilon, [Event(label="critics", noise_multiplier=1.0, count=3)])
+
+
+def critics_in_turn(epsilon: float) -> Subject:
+    """Critics of disjoint shards, asked one after the other; shards compose in parallel."""
+    kinds = [
+        Event(label="critics", noise_multiplier=1.0, count=2, partition="critics", shard=shard) for shard in range(2)
+    ]
+    return _critics("critics_in_turn", epsilon, kinds)
+
+
+def _critics(name: str, epsilon: float, kinds: list[Event]) -> Subject:
+    plan = priced(epsilon, *kinds)
+    worlds = _one_of_another_class(12)
+
+    def advance(state: State, rows: Tensor, labels: Tensor, count: Tensor, query: Query) -> tuple[State, Tensor]:
+        inside = torch.arange(len(rows)) < count
+        turned = ((labels == 1) & inside).any()
+        return state, query["points"] * torch.where(turned, -1.0, 1.0)
+
+    def spend(session: Session) -> None:
+        critics = session.critics({}, advance, pixels, label="critics", critics=2, shape=(4, 2), clip_norm=0.5)
+        while critics.steps_left:
+            critics.step({"points": torch.ones(4, 2)})
+
+    return Subject(name=name, plan=plan, worlds=worlds, spend=spend, runs=4000)
+
+
+def _one_of_another_class(records: int) -> Worlds:
+    """All are of class 0 but the record in question, which turns a whole model: the worst that training could do."""
+    labels = (np.arange(records) == records - 1).astype(np.int64)
+    return Worlds(images=dots(records).images, labels=labels, classes=2)
 
 
 def priced(epsilon: float, *kinds: Event) -> Plan:
@@ -265,6 +299,8 @@ MECHANISMS: dict[str, Callable[[float], Subject]] = {
         ensemble_agreement,
         ensemble_gradient,
         ensemble_signs,
+        critics_together,
+        critics_in_turn,
     )
 }
 

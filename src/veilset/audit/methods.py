@@ -42,6 +42,8 @@ _DATA_FREE = {
     "student_batch": "16", "bank": "32",
 }  # fmt: skip
 
+_CRITICS = {"critics": "2", "steps": "4", "warmup": "2", "critic_updates": "2", "pictures": "40", "code_size": "8"}
+
 AUDITS: dict[str, tuple[MethodAudit, ...]] = {
     "dfd": (
         MethodAudit(form="A, DP-SGD teacher", settings={**_DATA_FREE, "teacher_steps": "5"}),
@@ -57,6 +59,10 @@ AUDITS: dict[str, tuple[MethodAudit, ...]] = {
             form="class sums and moments",
             settings={"steps": "1", "random_features": "64", "code_size": "16", "pictures": "100", "batch": "16"},
         ),
+    ),
+    "sanitized_gan": (
+        MethodAudit(form="all critics together", settings=_CRITICS, records=3),
+        MethodAudit(form="critics in turn", settings={**_CRITICS, "scheme": "in_turn"}, records=3),
     ),
     "pate": (MethodAudit(form="votes", settings={**_DATA_FREE, "teachers": "2"}, records=4),),
 }

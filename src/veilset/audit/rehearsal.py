@@ -1,11 +1,12 @@
 """A session that plays every private call many times over, in the world with a record and in the world without it.
 
-See game.py for why. Every play goes through `Session`, `GradientSteps` and `Ensemble` as they are.
+See game.py for why. Every play goes through `Session`, `GradientSteps`, `Ensemble` and `Critics` as they are.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from veilset.audit.game import MakeNoise, MemoryLedger, PlanSpent, Scripted, Subject
 from veilset.core.errors import VeilsetError
+from veilset.privacy.critics import Advance, Critics, Query, State
 from veilset.privacy.ensemble import Answer, Ensemble, TrainShard
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage, Session
@@ -112,6 +114,26 @@ class Rehearsal(Session):
 
         return _RehearsedEnsemble(self, of)
 
+    def critics(
+        self,
+        start: State,
+        advance: Advance,
+        features: PerImage,
+        *,
+        label: str,
+        critics: int,
+        shape: tuple[int, ...],
+        clip_norm: float,
+    ) -> Critics:
+        """As in a session; each answer is rehearsed by twins of the critics in both worlds."""
+
+        def of(session: Session) -> Critics:
+            return Session.critics(
+                session, start, advance, features, label=label, critics=critics, shape=shape, clip_norm=clip_norm
+            )
+
+        return _RehearsedCritics(self, of)
+
     def shards(self, count: int, *, partition: str) -> list[Session]:
         """As in a session; what a shard is asked is rehearsed on that shard of both worlds."""
         shards = super().shards(count, partition=partition)
@@ -119,6 +141,18 @@ class Rehearsal(Session):
             assert isinstance(shard, Rehearsal)
             shard._partition = (count, partition)
         return shards
+
+    def twins(self, of: Callable[[Session], Critics]) -> list[Critics]:
+        """The critics of both worlds, for all of the plan."""
+        worlds = (Session(vault, self.plan, MemoryLedger(), self._make_noise()) for vault in self._vaults)
+        return [of(world) for world in worlds]
+
+    def play(self, exact: "_Exact", spread: float, takes: Sequence[Callable[[NoiseSource], torch.Tensor]]) -> None:
+        """Add to the scores of both worlds what their noisy releases tell."""
+        for world, take in enumerate(takes):
+            noise = self._make_noise()
+            projected = np.array([exact.project(take(noise)) for _ in range(self.scores.shape[1])])
+            self.scores[world] += exact.log_ratios(projected, spread)
 
     def _stop_when_spent(self) -> None:
         if not self._purse.unspent:
@@ -251,6 +285,28 @@ class _RehearsedEnsemble(Ensemble):
         self._rehearsal._rehearse(_Private(event=event, spread=noise * sensitivity, open=opened))
         released: torch.Tensor = getattr(self._real, query)(answer, **asked)
         self._rehearsal._stop_when_spent()
+        return released
+
+
+class _RehearsedCritics(Critics):
+    """Critics whose answers are rehearsed by twins in both worlds, who went through the same visits."""
+
+    def __init__(self, rehearsal: Rehearsal, of: Callable[[Session], Critics]) -> None:
+        self.__dict__ = of(rehearsal).__dict__
+        self._rehearsal, self._twins = rehearsal, rehearsal.twins(of)
+
+    def step(self, query: Query) -> torch.Tensor:
+        """The noisy sum of the answers, rehearsed first."""
+        shard, made = self.turn()
+        multiplier = 2.0 * self.events[shard or 0].noise_multiplier
+        sums = [twin.summed(query, shard, made) for twin in self._twins]
+        means = [_flat(total.release(Scripted(), multiplier)) for total in sums]
+        if not np.array_equal(means[0], means[1]):
+            takes = [partial(total.release, noise_multiplier=multiplier) for total in sums]
+            self._rehearsal.play(_Exact(means, 1.0), multiplier * self.clip_norm, takes)
+        released = super().step(query)
+        if self.steps_left == 0:
+            self._rehearsal._stop_when_spent()
         return released
 
 

@@ -103,10 +103,14 @@ class Critics:
         """Whether the next step needs a new lease: the moment to `keep` a state."""
         return self._left_in_lease == 0
 
+    def turn(self) -> tuple[int | None, int]:
+        """The shard that is asked next, None for all, and the number of steps before."""
+        made = sum(event.count for event in self.events) - self.steps_left
+        return None if self.together else made % self.critics, made
+
     def step(self, query: Query) -> Tensor:
         """Let the critics whose turn it is learn and answer: the noisy sum of their clipped answers."""
-        made = sum(event.count for event in self.events) - self.steps_left
-        shard = None if self.together else made % self.critics
+        shard, made = self.turn()
         event = self.events[shard or 0]
         if self.steps_left == 0:
             raise BudgetError(f"All {made} steps of {event.label!r} are taken. No data was read.")
