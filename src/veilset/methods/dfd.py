@@ -7,8 +7,8 @@ A. one teacher, trained by DP-SGD: the loop is post-processing and has no noise 
 B. n teachers on disjoint shards, trained without noise, whose gradients leave the session in noisy sums only.
 
 What we changed: the generator also matches one noisy sum of class statistics, for a classifier's gradient alone does
-not hold the look of a class; the student keeps a bank of images that were answered already. The preset `paper` has
-neither.
+not hold the look of a class; the student keeps a bank of images that were answered already, and at the end learns from
+images that stray on purpose, too. The preset `paper` has none of the three.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity 1 (statistics), `clip_norm` (A's teacher), 2 (B's
 gradients, normalised jointly to 1); events one Gaussian for the statistics, A's DP-SGD, one Gaussian for each round of
@@ -95,7 +95,7 @@ class Dfd(DistilledMethod):
         "paper": {
             "statistics_share": 0.0, "warmup_steps": 0, "statistics_weight": 0.0, "teacher_weight": 0.0,
             "disagreement_weight": 0.0, "one_hot_weight": 1.0, "balance_weight": 1.0, "activation_weight": 1.0,
-            "steps": 1000, "bounding": "normalise",
+            "steps": 1000, "bounding": "normalise", "variety": 0.0, "batch": 100,
         },
     }  # fmt: skip
 

@@ -18,7 +18,8 @@ from veilset.training.data_free_config import DataFreeConfig
 STATISTICS = "class statistics"
 
 FAST: Mapping[str, Any] = {
-    "warmup_steps": 60, "steps": 40, "settle_steps": 200, "bank": 2000, "random_features": 512, "pictures": 600,
+    "warmup_steps": 60, "steps": 40, "settle_steps": 200, "batch": 100, "bank": 2000, "random_features": 512,
+    "pictures": 600,
 }  # fmt: skip
 """The preset `fast`: seconds on small data."""
 

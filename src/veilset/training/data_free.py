@@ -5,7 +5,7 @@ Three stages, counted by one step number, so that a run can be taken up where it
 1. the generator alone is drawn to the class statistics, where there are any;
 2. generator and student in turn, as in the paper: the guide (a teacher) says what it sees on generated images, the
    student follows, and the generator is trained against the student;
-3. the student alone, on a bank of images of the finished generator.
+3. the student alone, on a bank of images of the finished generator, some of which stray on purpose (`variety`).
 """
 
 import io
@@ -44,6 +44,7 @@ from veilset.training.distillation import (
 )
 from veilset.training.recipe import TrainingConfig, WeightAverage, make_optimizer
 from veilset.training.shard_teachers import Queries
+from veilset.training.variety import varied_images
 
 _AT_ONCE = 500
 _CHECKPOINT = "data-free-training.pt"
@@ -139,15 +140,13 @@ class DataFreeTraining:
 
     def sample(self, count: int, seed: int) -> tuple[Images, NDArray[np.float32]]:
         """`count` 8-bit images (b, H, W, C), classes by their shares, and the guide's soft labels of them as stored."""
-        assert self.guide is not None
         drawn = numpy_generator(seed, "data-free classes").choice(len(self.shares), size=count, p=self.shares)
         coins = torch_generator(seed, "data-free samples")
         images, soft = [], []
-        with torch.no_grad():
-            for start in range(0, count, _AT_ONCE):
-                pixels = self.draw(torch.from_numpy(drawn[start : start + _AT_ONCE]), coins)
-                images.append(pixels.permute(0, 2, 3, 1).cpu())
-                soft.append(self.guide(pixels.float() / 255).softmax(dim=1).cpu())
+        for part in torch.split(torch.from_numpy(drawn), _AT_ONCE):
+            pixels, answers = self._labelled(part, coins)
+            images.append(pixels.permute(0, 2, 3, 1))
+            soft.append(answers.softmax(dim=1).cpu())
         return torch.cat(images).numpy(), torch.cat(soft).numpy()
 
     def described(self) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
@@ -268,7 +267,6 @@ class DataFreeTraining:
         self._bank_answers[places] = answers.float().cpu()
         self._banked += len(images)
 
-    @torch.no_grad()
     def _restock(self) -> None:
         """Fill the bank with images of the finished generator, whose averaged weights are what is released."""
         if self.guide is None:
@@ -276,10 +274,17 @@ class DataFreeTraining:
         self.generator.load_state_dict(self._generator_average.state)
         coins = torch_generator(self.seed, "data-free bank")
         shares = torch.from_numpy(self.shares)
-        for start in range(0, self.config.bank, _AT_ONCE):
-            count = min(_AT_ONCE, self.config.bank - start)
-            images = self.draw(torch.multinomial(shares, count, replacement=True, generator=coins), coins)
-            self._remember(images, self.guide(images.float() / 255))
+        classes = torch.multinomial(shares, self.config.bank, replacement=True, generator=coins)
+        for part in torch.split(classes, _AT_ONCE):
+            self._remember(*self._labelled(part, coins))
+
+    @torch.no_grad()
+    def _labelled(self, classes: Tensor, coins: torch.Generator) -> tuple[Tensor, Tensor]:
+        """8-bit images (b, C, H, W) with the variety of the settings, and the guide's answers to just those."""
+        assert self.guide is not None
+        pixels = varied_images(self.generator, classes, self.config.variety, coins, self.device)
+        stored = (pixels * 255).round().to(torch.uint8)
+        return stored, self.guide(stored.to(self.device).float() / 255)
 
     def save(self, path: Path) -> None:
         """Write the state, whole or not at all. It holds nothing but post-processed releases."""

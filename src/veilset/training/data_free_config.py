@@ -25,6 +25,7 @@ class DataFreeConfig:
         batch: generated images of a step.
         student_batch: images of a student step.
         bank: answered images that the student is kept in mind of.
+        variety: share of the images that stray (training/variety.py), in the last bank and in the release.
         learning_rate: of the generator, falling to 0 as half a cosine.
         student_learning_rate: of the student, falling to 0 while it settles.
         latent_size: length of the generator's latent vector.
@@ -47,12 +48,13 @@ class DataFreeConfig:
     random_features: int = 2048
     pictures: int = 3000
     warmup_steps: int = 500
-    steps: int = 150
+    steps: int = 100
     student_steps: int = 2
-    settle_steps: int = 1500
-    batch: int = 100
+    settle_steps: int = 1200
+    batch: int = 200
     student_batch: int = 128
-    bank: int = 12_000
+    bank: int = 20_000
+    variety: float = 0.6
     learning_rate: float = 0.002
     student_learning_rate: float = 0.003
     latent_size: int = 64
@@ -90,8 +92,8 @@ class DataFreeConfig:
         for name in ("learning_rate", "student_learning_rate", "output_bound", "temperature"):
             if not getattr(self, name) > 0:
                 raise InputError(f"Expected {name} > 0, got {getattr(self, name)}.")
-        if not 0 <= self.memory < 1:
-            raise InputError(f"Expected memory in [0, 1), got {self.memory}.")
+        if not 0 <= self.memory < 1 or not 0 <= self.variety <= 1:
+            raise InputError(f"Expected memory in [0, 1) and variety in [0, 1], got {self.memory} and {self.variety}.")
         for name in ("statistics", "teacher", "disagreement", "one_hot", "balance", "activation", "other"):
             if getattr(self, f"{name}_weight") < 0:
                 raise InputError(f"Expected {name}_weight >= 0, got {getattr(self, f'{name}_weight')}.")
