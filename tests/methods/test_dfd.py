@@ -117,6 +117,7 @@ def test_a_run_goes_on_where_it_stopped(
         ({"bank": 10}, "bank >= batch"),
         ({"one_hot_weight": -1.0}, "one_hot_weight >= 0"),
         ({"bounding": "cut"}, "clip or normalise"),
+        ({"variety": 1.5}, "variety in"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:
