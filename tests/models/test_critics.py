@@ -12,7 +12,7 @@ every_critic = pytest.mark.parametrize("name", list(CRITICS))
 def built(name: str, size: int = 28, channels: int = 1, classes: int = 3, **settings: object) -> torch.nn.Module:
     critic = build_critic(name, size=size, channels=channels, classes=classes, **settings)
     if name == "scattering":  # heads that start at zero would hide everything
-        torch.nn.init.normal_(critic.head.weights.weight, generator=torch.Generator().manual_seed(0))
+        torch.nn.init.normal_(critic.head.maps.weight, generator=torch.Generator().manual_seed(0))
     return critic
 
 

@@ -2,8 +2,9 @@
 
 No BatchNorm anywhere, so that the gradient of one record is defined and DP-SGD can clip it. The class enters at the
 end, by an inner product of the features with a vector of the class (the projection of Miyato and Koyama, "cGANs with
-projection discriminator", 2018): one lookup, whose per-record gradient costs nothing. `ScatteringCritic` learns that
-last step only, on features that nobody had to learn; through them its gradients reach the pixels.
+projection discriminator", 2018): one lookup, whose per-record gradient costs nothing. `ScatteringCritic` and
+`KernelCritic` learn that last step only, on features that nobody had to learn; through them their gradients reach the
+pixels.
 """
 
 import itertools
@@ -17,6 +18,7 @@ from torch.nn import functional
 from veilset.core.errors import InputError
 from veilset.core.randomness import derive_seed
 from veilset.core.registry import Registry
+from veilset.models.embeddings import ImageEmbedding
 from veilset.models.norms import group_count, halvings
 from veilset.models.scattering import Scattering, group_norm
 
@@ -55,14 +57,14 @@ class LinearHeads(nn.Module):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.weights, self.biases = nn.Embedding(classes, width), nn.Embedding(classes, 1)
-        nn.init.zeros_(self.weights.weight)
-        nn.init.zeros_(self.biases.weight)
+        # All classes' logits are computed and one is kept: the per-record gradient of a linear layer is the cheapest.
+        self.maps = nn.Linear(width, classes)
+        nn.init.zeros_(self.maps.weight)
+        nn.init.zeros_(self.maps.bias)
 
     def forward(self, features: Tensor, classes: Tensor) -> Tensor:
         """One logit for each row."""
-        logits: Tensor = (self.weights(classes) * features).sum(1) + self.biases(classes)[:, 0]
-        return logits
+        return torch.gather(self.maps(features), 1, classes[:, None])[:, 0]
 
 
 class DCGANCritic(nn.Module):
@@ -148,6 +150,29 @@ class ScatteringCritic(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """(b, d) of length 1, each from its own image; gradients flow to the images."""
         return functional.normalize(group_norm(self.scattering(images)).flatten(1), dim=1)
+
+    def forward(self, images: Tensor, classes: Tensor) -> Tensor:
+        """One logit for each image: (b, channels, size, size) and (b,) class numbers to (b,)."""
+        logits: Tensor = self.head(self.features(images), classes)
+        return logits
+
+
+class KernelCritic(nn.Module):
+    """A linear map for each class on random Fourier features: for each class a function in the space of a kernel.
+
+    Trained as a critic it is the witness of a kernel distance (Gretton et al. 2012), weighted by the loss. The kernel
+    sees scattering maps (`ImageEmbedding`), fixed by public pictures and a seed; features have length 1.
+    """
+
+    def __init__(self, embedding: ImageEmbedding, classes: int) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.head = LinearHeads(2 * embedding.get_buffer("frequencies").shape[1], classes)
+
+    def features(self, images: Tensor) -> Tensor:
+        """(b, d) of length 1, each from its own image; gradients flow to the images."""
+        features: Tensor = self.embedding(images)[1]
+        return features
 
     def forward(self, images: Tensor, classes: Tensor) -> Tensor:
         """One logit for each image: (b, channels, size, size) and (b,) class numbers to (b,)."""

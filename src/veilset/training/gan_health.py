@@ -58,7 +58,7 @@ class Health:
         return [k for k, diversity in enumerate(self.diversity) if diversity < _LEAST_DIFFERENCE]
 
     def _unrecognised(self) -> list[int]:
-        shares = [] if self.recognised is None else self.recognised
+        shares: list[float] = [] if self.recognised is None else self.recognised.tolist()
         return [k for k, share in enumerate(shares) if share < _LEAST_RECOGNISED]
 
 

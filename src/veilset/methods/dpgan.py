@@ -1,0 +1,428 @@
+"""dpgan: a conditional GAN whose critic is trained by DP-SGD.
+
+Xie et al., "Differentially Private Generative Adversarial Network" (2018); Bie, Kamath, Zhang, "Private GANs,
+Revisited" (2023): many critic steps for each generator step, large batches. The generator sees the private images
+through the critic alone, so all of its training is post-processing (docs/dpgan.md).
+
+What we changed: beside convolutional critics there are two that learn a linear map for each class on features fixed in
+advance ("kernel", the default, and "scattering"), for which a private step on thousands of images takes milliseconds;
+and a share of the budget may go to a private classifier, which keeps classes apart and labels the released images.
+
+Privacy: unit as in the vault (a sampled group gives one image drawn at random); relation add/remove-one; sensitivity
+`clip_norm`; events `steps` Poisson-sampled Gaussians of the critic and those of the classifier; assumes a critic that
+treats every image alone, which is tried on random images first.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from veilset.core.errors import InputError
+from veilset.core.randomness import numpy_generator, torch_generator
+from veilset.core.records import Records
+from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
+from veilset.models.critics import KernelCritic, build_critic
+from veilset.models.generators import build_generator, description_of
+from veilset.privacy.accounting import calibrate
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event, Plan
+from veilset.privacy.mechanisms import Session
+from veilset.privacy.vault import PublicFacts
+from veilset.training.class_statistics import public_embedding, require_square
+from veilset.training.dpsgd import ClippedGradients, sampling_rate_for
+from veilset.training.dpsgd.trainer import to_inputs
+from veilset.training.gan import (
+    AdversarialLoss,
+    Balance,
+    GeneratorTraining,
+    Replay,
+    check_loss,
+    even_labels,
+    generated_losses,
+    generator_losses,
+    penalty_on_generated,
+    real_losses,
+    sample_images,
+)
+from veilset.training.gan_health import inspect, require_finite, soft_labels_of
+from veilset.training.teachers import TeacherConfig, plan_teacher, train_teacher
+
+CriticKind = Literal["kernel", "scattering", "dcgan", "resnet"]
+GeneratorKind = Literal["modulated", "dcgan", "resnet"]
+
+_CRITIC = "critic"
+_TEACHER = "teacher"
+_LOOKED_AT = 20  # images of each class in the report on collapse
+_LINEAR_RATE, _NETWORK_RATE = 40.0, 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpganConfig(Config):
+    """Public settings of dpgan.
+
+    Args:
+        critic: "kernel" and "scattering" learn linear maps on fixed features; "dcgan" and "resnet" all of a network.
+        generator: a name of models/generators.py.
+        loss: "bce", "hinge" or "wasserstein".
+        steps: private steps of the critic.
+        batch: units of a private step on average, as far as there are so many.
+        clip_norm: of one unit's gradient.
+        critic_learning_rate: 0 is the rule's: SGD with momentum for a linear critic, Adam for a network.
+        critic_memory: steps after which a linear critic has forgotten; its weights decay accordingly. 0 is never.
+        critic_steps: critic steps for each generator step, at first.
+        most_critic_steps: where the balance may take that number.
+        penalty: weight of the critic's squared gradient at generated images; for networks.
+        generated_batch: images of a generator step.
+        replay: generator steps whose images the critic keeps seeing.
+        generator_learning_rate: of Adam, falling to 0 as half a cosine.
+        ema_decay: of the generator's weights.
+        teacher_share: share of the privacy spent on a classifier; 0 leaves it out.
+        teacher_weight: of the classifier's cross-entropy to the class that was asked for.
+        teacher_images: images of a generator step that the classifier looks at.
+        pretraining_steps: steps on public images before the private ones; they cost nothing.
+        random_features: of the kernel, a multiple of 4.
+        pictures: drawn pictures that fix the kernel.
+        latent_size: length of the generator's latent vector.
+        width: of the generator; 0 is its default.
+    """
+
+    critic: CriticKind = "kernel"
+    generator: GeneratorKind = "modulated"
+    loss: AdversarialLoss = "bce"
+    steps: int = 600
+    batch: int = 8192
+    clip_norm: float = 0.5
+    critic_learning_rate: float = 0.0
+    critic_memory: int = 100
+    critic_steps: int = 1
+    most_critic_steps: int = 4
+    penalty: float = 0.0
+    generated_batch: int = 100
+    replay: int = 10
+    generator_learning_rate: float = 0.002
+    ema_decay: float = 0.98
+    teacher_share: float = 0.3
+    teacher_weight: float = 0.1
+    teacher_images: int = 30
+    pretraining_steps: int = 0
+    random_features: int = 2048
+    pictures: int = 3000
+    latent_size: int = 64
+    width: int = 0
+
+    def __post_init__(self) -> None:
+        check_loss(self.loss)
+        for name, known in (("critic", CriticKind), ("generator", GeneratorKind)):
+            if getattr(self, name) not in get_args(known):
+                raise InputError(
+                    f"Expected {name} to be one of {', '.join(get_args(known))}, got {getattr(self, name)!r}."
+                )
+        Balance(self.critic_steps, self.most_critic_steps)
+        for name in ("steps", "batch", "generated_batch", "replay", "latent_size", "teacher_images"):
+            if getattr(self, name) < 1:
+                raise InputError(f"Expected {name} of at least 1, got {getattr(self, name)}.")
+        for name in (
+            "critic_learning_rate",
+            "critic_memory",
+            "penalty",
+            "teacher_weight",
+            "pretraining_steps",
+            "width",
+        ):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"Expected {name} >= 0, got {getattr(self, name)}.")
+        if not (self.clip_norm > 0 and self.generator_learning_rate > 0):
+            raise InputError("Expected clip_norm > 0 and generator_learning_rate > 0.")
+        if not 0 <= self.teacher_share < 1 or not 0 <= self.ema_decay < 1:
+            raise InputError("Expected teacher_share and ema_decay in [0, 1).")
+        if self.random_features < 4 or self.random_features % 4 or self.pictures < 10:
+            raise InputError("Expected random_features to be a multiple of 4, and at least 10 pictures.")
+        if self.penalty and self.is_linear:
+            raise InputError(
+                "A linear critic is held by critic_memory; a penalty is for dcgan and resnet. Set penalty=0."
+            )
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the critic learns a linear map on fixed features."""
+        return self.critic in ("kernel", "scattering")
+
+
+class Dpgan(Method):
+    """A GAN with a DP-SGD critic and a free generator."""
+
+    name = "dpgan"
+    title = "GAN with a private critic"
+    paper = (
+        "Xie et al. 2018, https://arxiv.org/abs/1802.06739; Bie, Kamath, Zhang 2023, https://arxiv.org/abs/2302.02936"
+    )
+    guarantee = "dp"
+    releases = ("images", "labels", "soft_labels", "generator")
+    config_type = DpganConfig
+    config: DpganConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {},
+        "fast": {"steps": 60, "random_features": 512, "pictures": 600},
+        "convolutional": {
+            "critic": "dcgan",
+            "batch": 1024,
+            "clip_norm": 1.0,
+            "critic_steps": 4,
+            "most_critic_steps": 32,
+        },
+        "plain": {"teacher_share": 0.0, "teacher_weight": 0.0},
+    }
+
+    def requires_public(self) -> bool:
+        """Pre-training needs images to train on."""
+        return self.config.pretraining_steps > 0
+
+    def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
+        """The critic's steps and the classifier's; one factor on the noise of both is calibrated to the budget."""
+        require_square(facts)
+        share = self.config.teacher_share
+        rate = sampling_rate_for(min(self.config.batch, facts.units), facts.units)
+
+        def critic(noise: float) -> Event:
+            return Event(label=_CRITIC, noise_multiplier=noise, sampling_rate=rate, count=self.config.steps)
+
+        alone = calibrate(budget, lambda noise: [critic(noise)])
+        events = [critic(alone)]
+        if share:
+            _, whole = plan_teacher(TeacherConfig(label=_TEACHER), facts, False, budget)
+
+            def both(factor: float) -> list[Event]:
+                noise = factor * whole.noise_multiplier / math.sqrt(share)
+                teacher = plan_teacher(TeacherConfig(label=_TEACHER, noise_multiplier=noise), facts, False, budget)[1]
+                return [teacher, critic(factor * alone / math.sqrt(1 - share))]
+
+            events = both(calibrate(budget, both))
+        return Plan(budget=budget, events=tuple(events), facts=self._plan_facts(events[-1], facts))
+
+    def fit(self, session: Session, public: Records | None, context: Context) -> None:
+        """Train the classifier, then critic and generator in turn."""
+        facts, config = session.facts, self.config
+        teacher: nn.Module | None = None
+        if config.teacher_share:
+            event = session.planned(_TEACHER)
+            wanted = TeacherConfig(label=_TEACHER, noise_multiplier=event.noise_multiplier)
+            recipe, planned = plan_teacher(wanted, facts, False, session.plan.budget)
+            assert planned == event
+            teacher = train_teacher(session, recipe, event, None, context).network
+        self._teacher, self._facts, self._device = teacher, facts, context.device
+        size, _, channels = facts.shape
+        generator = build_generator(
+            config.generator,
+            size=size,
+            channels=channels,
+            classes=facts.classes,
+            latent_size=config.latent_size,
+            width=config.width or None,
+            seed=context.seed,
+        )
+        training = Adversaries(config, self._critic(facts, context), generator, teacher, context)
+        training.run(session, public, context)
+        self._generator = training.of_generator.finish()
+        require_finite(self._generator, "the generator")
+
+    def sample(self, count: int, seed: int = 0) -> Samples:
+        """Draw images, every class alike often; the classifier, where there is one, labels what it sees on them."""
+        if not hasattr(self, "_generator"):
+            raise self.not_fitted()
+        labels = even_labels(count, self._facts.classes)
+        images = sample_images(self._generator, labels, seed)
+        if self._teacher is None:
+            return Samples(
+                images=images, labels=labels, soft_labels=np.eye(self._facts.classes, dtype=np.float32)[labels]
+            )
+        soft = soft_labels_of(self._teacher, images, self._device)
+        return Samples(images=images, labels=soft.argmax(axis=1).astype(np.int64), soft_labels=soft)
+
+    def models(self) -> dict[str, ReleasedModel]:
+        """The generator, with what rebuilds it."""
+        if not hasattr(self, "_generator"):
+            raise self.not_fitted()
+        return {
+            "generator": ReleasedModel(
+                weights=self._generator.state_dict(), description=description_of(self._generator)
+            )
+        }
+
+    def warnings(self) -> list[str]:
+        """Collapse and lost classes, seen on generated images."""
+        labels = even_labels(_LOOKED_AT * self._facts.classes, self._facts.classes)
+        images = sample_images(self._generator, labels, seed=0)
+        seen_as = None if self._teacher is None else soft_labels_of(self._teacher, images, self._device).argmax(axis=1)
+        return inspect(images, labels, self._facts.classes, seen_as).warnings(self._facts.class_names)
+
+    def _critic(self, facts: PublicFacts, context: Context) -> nn.Module:
+        size, _, channels = facts.shape
+        if self.config.critic != "kernel":
+            critic = build_critic(
+                self.config.critic, size=size, channels=channels, classes=facts.classes, seed=context.seed
+            )
+            return critic.to(context.device)
+        embedding = public_embedding(
+            facts, random_features=self.config.random_features, pictures=self.config.pictures, seed=context.seed
+        )
+        return KernelCritic(embedding, facts.classes).to(context.device)
+
+    def _plan_facts(self, critic: Event, facts: PublicFacts) -> dict[str, float | int | str]:
+        batch = critic.sampling_rate * facts.units
+        return {
+            "units of a critic step, on average": round(batch),
+            "noise of a critic step over the clip norm, per coordinate of the mean": critic.noise_multiplier / batch,
+            "generator steps, which cost nothing": self.config.steps // self.config.critic_steps,
+        }
+
+
+class Adversaries:
+    """Critic and generator in turn. Private images are met in `_clipped_sum` alone, which a paid step calls."""
+
+    def __init__(
+        self, config: DpganConfig, critic: nn.Module, generator: nn.Module, teacher: nn.Module | None, context: Context
+    ) -> None:
+        self.config, self.critic, self.teacher, self.device = config, critic, teacher, context.device
+        # What DP-SGD trains: all of a network, or the linear maps on rows that are computed once.
+        self.scored = critic.get_submodule("head") if config.is_linear else critic
+        self.gradients = ClippedGradients(
+            self.scored, lambda logits, _: real_losses(logits, config.loss), config.clip_norm
+        )
+        self.optimizer = _critic_optimizer(self.gradients.parameters, config)
+        self.of_generator = GeneratorTraining(
+            generator,
+            learning_rate=config.generator_learning_rate,
+            ema_decay=config.ema_decay,
+            seed=context.seed,
+            device=context.device,
+        )
+        self.balance = Balance(config.critic_steps, config.most_critic_steps)
+        self.replay = Replay(config.replay)
+
+    def run(self, session: Session, public: Records | None, context: Context) -> None:
+        """Take all paid steps, from where an earlier part of this run stopped."""
+        event, facts = session.planned(_CRITIC), session.facts
+        images = torch.randint(0, 256, (3, *facts.shape), generator=torch_generator(0, "trial"), dtype=torch.uint8)
+        labels = torch.arange(3) % facts.classes
+        self.gradients.check((self._rows(to_inputs(images)), labels.to(self.device)), labels)
+        steps = session.gradient_steps(
+            label=_CRITIC,
+            clip_norm=self.gradients.sensitivity,
+            noise_multiplier=event.noise_multiplier,
+            sampling_rate=event.sampling_rate,
+            steps=event.count,
+            features=self._features if self.config.is_linear else None,
+        )
+        earlier = steps.kept()
+        if earlier is not None:
+            self._load(earlier)
+        else:
+            self._see_generated()
+            self._pretrain(public, facts, context)
+        batch = event.sampling_rate * facts.units
+        with context.progress.task("critic and generator", steps.steps_left) as task:
+            for step in range(event.count - steps.steps_left, event.count):
+                noisy = steps.step(self._clipped_sum)
+                self._turn([total.to(self.device) / batch for total in noisy], done=step / event.count)
+                if steps.lease_used_up:
+                    steps.keep(self._state())
+                task.advance()
+
+    def _clipped_sum(self, seen: Tensor, labels: Tensor) -> list[Tensor]:
+        """The private half of the critic's gradient, before noise.
+
+        Privacy: unit one image; relation add/remove-one; sensitivity `clip_norm` over all parameters together; event
+        one step of the critic's; assumes that no image's loss depends on others.
+        """
+        rows = seen if self.config.is_linear else to_inputs(seen)
+        labels = labels.to(self.device)
+        return self.gradients.sum((rows.to(self.device), labels), labels)
+
+    def _turn(self, real: list[Tensor], done: float) -> None:
+        """A critic step from the gradient of the real half; then, when it is due, a generator step."""
+        rows, labels = self.replay.all()
+        loss = generated_losses(self.scored(rows, labels), self.config.loss).mean()
+        if self.config.penalty:
+            loss = loss + self.config.penalty * penalty_on_generated(self.critic, rows, labels)
+        free = torch.autograd.grad(loss, self.gradients.parameters)
+        for parameter, of_real, of_generated in zip(self.gradients.parameters, real, free, strict=True):
+            parameter.grad = of_real + of_generated
+        self.optimizer.step()
+        if self.balance.due():
+            self._generator_step(0.5 + 0.5 * math.cos(math.pi * done))
+
+    def _generator_step(self, rate: float) -> None:
+        config = self.config
+        images, labels = self.of_generator.draw(config.generated_batch, "step")
+        rows = self._rows(images)
+        logits = self.scored(rows, labels)
+        loss = generator_losses(logits, config.loss).mean()
+        if self.teacher is not None and config.teacher_weight:
+            shown = slice(config.teacher_images)
+            loss = loss + config.teacher_weight * functional.cross_entropy(self.teacher(images[shown]), labels[shown])
+        self.of_generator.descend(loss, rate)
+        self.balance.observe(logits.detach())
+        self.replay.add(rows, labels)
+
+    def _pretrain(self, public: Records | None, facts: PublicFacts, context: Context) -> None:
+        """The same turns on public images under labels drawn at random; free."""
+        if not self.config.pretraining_steps:
+            return
+        if public is None or tuple(public.shape) != tuple(facts.shape):
+            raise InputError(f"Pre-training needs public images of the shape {facts.shape}. Pass --public.")
+        coins = numpy_generator(context.seed, "public batches")
+        for _ in range(self.config.pretraining_steps):
+            rows = np.sort(coins.choice(len(public.labels), min(256, len(public.labels)), replace=False))
+            images = to_inputs(torch.from_numpy(public.read(rows))).to(self.device)
+            labels = torch.from_numpy(coins.integers(facts.classes, size=len(rows))).to(self.device)
+            with torch.no_grad():
+                seen = self._rows(images)
+            loss = real_losses(self.scored(seen, labels), self.config.loss).mean()
+            self._turn(list(torch.autograd.grad(loss, self.gradients.parameters)), done=0.0)
+
+    def _see_generated(self) -> None:
+        """Fill the replay before there is a first generator step."""
+        with torch.no_grad():
+            images, labels = self.of_generator.draw(self.config.generated_batch, "start")
+            self.replay.add(self._rows(images), labels)
+
+    def _rows(self, images: Tensor) -> Tensor:
+        """What the trained part of the critic reads of images in [0, 1]."""
+        if not self.config.is_linear:
+            return images.to(self.device)
+        rows: Tensor = self.critic.features(images.to(self.device))  # type: ignore[operator]
+        return rows
+
+    def _features(self, images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002 (the form of a mechanism's callback)
+        return self._rows(to_inputs(images)).cpu()
+
+    def _state(self) -> dict[str, Any]:
+        """What a resumed run goes on from; all of it follows from noisy sums."""
+        return {
+            "critic": self.scored.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.of_generator.state(),
+            "balance": self.balance.state(),
+            "replay": self.replay.kept,
+        }
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self.scored.load_state_dict(state["critic"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.of_generator.load(state["generator"])
+        self.balance.load(state["balance"])
+        self.replay.kept = [(rows.to(self.device), labels.to(self.device)) for rows, labels in state["replay"]]
+
+
+def _critic_optimizer(parameters: list[nn.Parameter], config: DpganConfig) -> torch.optim.Optimizer:
+    if not config.is_linear:
+        return torch.optim.Adam(parameters, lr=config.critic_learning_rate or _NETWORK_RATE, betas=(0.5, 0.99))
+    rate = config.critic_learning_rate or _LINEAR_RATE
+    decay = 1 / (rate * config.critic_memory) if config.critic_memory else 0.0
+    return torch.optim.SGD(parameters, lr=rate, weight_decay=decay)
