@@ -34,6 +34,7 @@ DATA_FREE = {
 }
 TINY: dict[str, dict[str, str]] = {
     "dfd": {**DATA_FREE, "teacher_steps": "20"},
+    "dpgan": {"steps": "3", "random_features": "64", "pictures": "40", "generated_batch": "8"},
     "imgsyn": {"iterations": "2", "batch": "20"},
     "merf": {"steps": "3", "random_features": "64", "code_size": "16", "pictures": "100", "batch": "16"},
     "pate": {**DATA_FREE, "teachers": "20"},

@@ -53,6 +53,19 @@ AUDITS: dict[str, tuple[MethodAudit, ...]] = {
             records=4,
         ),
     ),
+    "dpgan": (
+        MethodAudit(
+            form="linear critic and classifier",
+            settings={"steps": "4", "random_features": "64", "pictures": "40", "generated_batch": "8"},
+        ),
+        MethodAudit(
+            form="convolutional critic",
+            settings={
+                "critic": "dcgan", "steps": "4", "batch": "100", "teacher_share": "0", "generated_batch": "8",
+            },
+            runs=300,
+        ),
+    ),
     "imgsyn": (MethodAudit(form="teacher and statistics", runs=300),),
     "merf": (
         MethodAudit(
