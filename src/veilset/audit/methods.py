@@ -44,6 +44,8 @@ _DATA_FREE = {
 
 _CRITICS = {"critics": "2", "steps": "4", "warmup": "2", "critic_updates": "2", "pictures": "40", "code_size": "8"}
 
+_LATENT = {"generator_steps": "1", "inversion_steps": "1", "dimensions": "4"}
+
 AUDITS: dict[str, tuple[MethodAudit, ...]] = {
     "dfd": (
         MethodAudit(form="A, DP-SGD teacher", settings={**_DATA_FREE, "teacher_steps": "5"}),
@@ -61,12 +63,20 @@ AUDITS: dict[str, tuple[MethodAudit, ...]] = {
         MethodAudit(
             form="convolutional critic",
             settings={
-                "critic": "dcgan", "steps": "4", "batch": "100", "teacher_share": "0", "generated_batch": "8",
+                "critic": "dcgan",
+                "steps": "4",
+                "batch": "100",
+                "teacher_share": "0",
+                "generated_batch": "8",
             },
             runs=300,
         ),
     ),
     "imgsyn": (MethodAudit(form="teacher and statistics", runs=300),),
+    "latent": (
+        MethodAudit(form="moments of latents", settings=_LATENT, runs=300),
+        MethodAudit(form="with a private clip norm", settings={**_LATENT, "clip": "private"}, runs=300),
+    ),
     "merf": (
         MethodAudit(
             form="class sums and moments",

@@ -9,6 +9,7 @@ METHODS: Registry[type[Method]] = Registry(
         "dfd": "veilset.methods.dfd:Dfd",
         "dpgan": "veilset.methods.dpgan:Dpgan",
         "imgsyn": "veilset.methods.imgsyn:Imgsyn",
+        "latent": "veilset.methods.latent:Latent",
         "merf": "veilset.methods.baselines.merf:Merf",
         "pate": "veilset.methods.pate:Pate",
         "sanitized_gan": "veilset.methods.sanitized_gan:SanitizedGan",

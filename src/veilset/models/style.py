@@ -44,6 +44,14 @@ class LatentGenerator(nn.Module):
         """Images in [0, 1], (b, channels, size, size); differentiable in w."""
         raise NotImplementedError
 
+    def straighten(self, w: Tensor) -> Tensor:
+        """Latents before the last leaky ReLU of the mapping, nearly Gaussian there (Zhu et al. 2020, arXiv 2012.09036)."""
+        return functional.leaky_relu(w / math.sqrt(2), 1 / SLOPE)
+
+    def bend(self, straight: Tensor) -> Tensor:
+        """What `straighten` undoes."""
+        return active(straight)
+
     @torch.no_grad()
     def draw(self, count: int, coins: torch.Generator) -> Tensor:
         """`count` latent vectors of the generator's own distribution, on its device."""

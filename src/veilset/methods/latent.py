@@ -1,0 +1,308 @@
+"""Latents: find the private images inside a public generator, and release the Gaussian of where they are.
+
+Bie, "Find your private dataset inside StyleGAN: leveraging public GANs for in-domain private image synthesis" (2020).
+What we changed: the clip norm comes from public samples or from a paid quantile, not from private norms; mean and
+covariance are one release of one clipped vector, for each class in its own block; latents are straightened and scaled
+by public samples; what the inversion loses is undone by what it loses on public samples; the noisy covariance is shrunk
+towards the public one. The preset `paper` does without the last three.
+
+Privacy: unit as in the vault; relation add/remove-one; sensitivity sqrt(1 + b^2) of the sum (b counts; training/
+latent_fit.py) and 1 of the optional histogram; events one Gaussian each, un-subsampled; assumes that generator, search
+and coordinates come from public data, which `fit` shows. docs/latent.md has the argument.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from veilset.core.errors import InputError
+from veilset.core.randomness import numpy_generator, torch_generator
+from veilset.core.records import Records
+from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
+from veilset.models.generator_files import description_of, load_generator, read_description, rebuild, save_generator
+from veilset.models.style import LatentGenerator
+from veilset.privacy.accounting import calibrate
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event, Plan
+from veilset.privacy.mechanisms import Session
+from veilset.privacy.vault import PublicFacts
+from veilset.training.latent_fit import ClassLatents, Discriminant, MomentRows, Repair, Seen, direction_count
+from veilset.training.latent_search import InversionConfig, LatentSearch, SearchName, search_named, train_inversion
+from veilset.training.latent_space import LatentSpace
+from veilset.training.style_training import PRESETS, train_generator
+
+_MOMENTS, _CLIP = "latent moments", "latent clip norm"
+_COUNT_WEIGHT = 0.1
+_PUBLIC_SAMPLES = 2000
+_EDGES = 64  # of the histogram for the clip norm
+_WIDEST = 4.0  # its last edge, in longest public lengths
+_AT_ONCE = 500
+_GENERATOR, _CHECKPOINT, _NETWORK = "latent-generator.safetensors", "latent-generator.pt", "latent-inversion.pt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentConfig(Config):
+    """Public settings of the method.
+
+    Args:
+        generator: a file of `veilset generator train` or `convert`; empty trains one on the public images.
+        generator_preset: of that training: "fast", "default" or "large".
+        generator_steps: of that training; 0 leaves it to the preset.
+        mirrored: let that training mirror half of the images.
+        search: "ff" (the inversion network), "opt", "opt_a", "opt_b" (descent from its answer, without penalty, with a
+            weak and with a strong one) or "average" (descent from the average latent).
+        inversion_steps: at most so many steps of the inversion network.
+        dimensions: directions to estimate; 0 leaves it to a rule on units, classes and noise.
+        clip: "public" (a quantile of public samples) or "private" (a paid quantile of the private lengths).
+        clip_quantile: that quantile.
+        clip_share: share of the privacy for a private quantile.
+        repair: of the noisy covariance: "replace" (the paper's), "linear" or "spiked" (training/latent_fit.py).
+        restore: what the inversion loses: "none", "spread" (the variance) or "shift" (the shift, too).
+        draws: "own" moves the generator's own latents to the fitted moments, "gaussian" draws normal ones.
+        truncation: below 1 pulls samples towards their class' mean.
+    """
+
+    generator: str = ""
+    generator_preset: Literal["fast", "default", "large"] = "default"
+    generator_steps: int = 0
+    mirrored: bool = False
+    search: SearchName = "ff"
+    inversion_steps: int = 2000
+    dimensions: int = 0
+    clip: Literal["public", "private"] = "public"
+    clip_quantile: float = 0.9
+    clip_share: float = 0.1
+    repair: Repair = "spiked"
+    restore: Literal["none", "spread", "shift"] = "shift"
+    draws: Literal["own", "gaussian"] = "own"
+    truncation: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, kind in (("search", SearchName), ("repair", Repair)):
+            if getattr(self, name) not in get_args(kind):
+                raise InputError(f"Expected {name} to be one of {', '.join(get_args(kind))}.")
+        if self.inversion_steps < 1 or min(self.dimensions, self.generator_steps) < 0:
+            raise InputError(
+                "Expected inversion_steps >= 1, dimensions >= 0 and generator_steps >= 0, "
+                f"got {self.inversion_steps}, {self.dimensions} and {self.generator_steps}."
+            )
+        for name in ("clip_quantile", "clip_share"):
+            if not 0 < getattr(self, name) < 1:
+                raise InputError(f"Expected {name} between 0 and 1, got {getattr(self, name)}.")
+        if not 0 <= self.truncation <= 2:
+            raise InputError(f"Expected truncation between 0 and 2, got {self.truncation}.")
+
+
+class Latent(Method):
+    """Private Gaussians in the latent space of a public generator."""
+
+    name = "latent"
+    title = "Private Gaussians inside a public generator"
+    paper = "Bie, Find your private dataset inside StyleGAN, 2020"
+    guarantee = "dp"
+    needs_public = True
+    releases = ("images", "labels", "soft_labels", "generator")
+    config_type = LatentConfig
+    config: LatentConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {},
+        "fast": {"generator_preset": "fast", "inversion_steps": 300},
+        "paper": {"search": "opt_a", "repair": "replace", "restore": "none", "draws": "gaussian"},
+    }
+
+    def requires_public(self) -> bool:
+        """Only to train a generator."""
+        return not self.config.generator
+
+    def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
+        """One Gaussian for the moments and, for a private clip norm, one for its histogram."""
+        latent_size = self._check_form(facts)
+        share = self.config.clip_share if self.config.clip == "private" else 0.0
+
+        def events(noise: float) -> list[Event]:
+            # Two full Gaussian sums of noise s/sqrt(q) and s/sqrt(1-q) cost exactly what one of noise s costs.
+            moments = Event(label=_MOMENTS, noise_multiplier=noise / math.sqrt(1 - share))
+            return [Event(label=_CLIP, noise_multiplier=noise / math.sqrt(share)), moments] if share else [moments]
+
+        spent = events(calibrate(budget, events))
+        size = self._directions(facts, spent[-1].noise_multiplier, latent_size)
+        return Plan(budget=budget, events=tuple(spent), facts={"directions estimated": size, "of": latent_size})
+
+    def fit(self, session: Session, public: Records | None, context: Context) -> None:
+        """Find latents inside the sum, and read Gaussians off its noisy result."""
+        facts, noise = session.facts, session.planned(_MOMENTS).noise_multiplier
+        # 0. The public generator, its coordinates, and a search that was trained on its samples.
+        generator = self._generator_for(facts, public, context)
+        space = LatentSpace.of(generator, context.seed)
+        search = self._search_in(space, context)
+        size = self._directions(facts, noise, space.size)
+        found = self._public_answers(space, search, context)
+
+        # 1. The clip norm, from public samples or by a paid quantile.
+        clip_norm = float(found[:, :size].norm(dim=1).quantile(self.config.clip_quantile))
+        if self.config.clip == "private":
+            longest = float(found[:, :size].norm(dim=1).max())
+            clip_norm = session.quantile(
+                lambda images, labels: search(images)[:, :size].norm(dim=1, keepdim=True),  # noqa: ARG005
+                self.config.clip_quantile,
+                [_WIDEST * longest * step / _EDGES for step in range(_EDGES + 1)],
+                label=_CLIP,
+                noise_multiplier=session.planned(_CLIP).noise_multiplier,
+            )
+
+        # 2. Steps 1 and 2 of the paper in one sum: the latent of each image, its clipped moments, noise.
+        by_class = facts.classes > 1
+        rows = MomentRows(size=size, clip_norm=clip_norm, count_weight=_COUNT_WEIGHT if by_class else 0.0)
+        sums = session.gaussian_sum(
+            lambda images, labels: rows(search(images)),  # noqa: ARG005 (the session places rows by class)
+            label=_MOMENTS,
+            clip_norm=rows.sensitivity,
+            noise_multiplier=noise,
+            by_class=by_class,
+        )
+
+        # 3. Gaussians of each class; everything from here on is post-processing.
+        moments = rows.read(sums if by_class else sums[None], facts.units, noise)
+        seen = Seen.of(found, rows)
+        deviations = moments.deviations_from(seen.covariance, self.config.repair)
+        means, base = moments.means - seen.mean, torch.eye(size, dtype=torch.float64)
+        self._discriminant = Discriminant.of(moments, seen.covariance + deviations)
+        if self.config.restore == "none":
+            base = seen.covariance
+        elif self.config.restore == "shift":
+            means, deviations = seen.undone(means, deviations)
+        self._latents = ClassLatents.of(moments.counts / facts.units, means, base + deviations, space.size)
+        self._space, self._search, self._size, self._clip_norm = space, search, size, clip_norm
+
+    def sample(self, count: int, seed: int = 0) -> Samples:
+        """4. Draw latents of each class, show their images, and label what is stored."""
+        if not hasattr(self, "_latents"):
+            raise self.not_fitted()
+        shares = self._latents.shares.double().numpy()
+        drawn = numpy_generator(seed, "latent classes").choice(len(shares), size=count, p=shares / shares.sum())
+        coins = torch_generator(seed, "latent samples")
+        images, soft = [], []
+        for start in range(0, count, _AT_ONCE):
+            classes = torch.from_numpy(drawn[start : start + _AT_ONCE])
+            own = self._space.draw(len(classes), coins).cpu()
+            standard = own if self.config.draws == "own" else torch.randn(own.shape, generator=coins)
+            v = self._latents.place(standard, classes, self.config.truncation)
+            pictures = self._space.stored(v.to(self._space.centre.device)).permute(0, 2, 3, 1)
+            # The discriminant was fitted to what the search finds, so it judges that; a descent finds about v itself.
+            answers = self._search(pictures) if self._search.config.steps == 0 else v
+            images.append(pictures)
+            soft.append(self._discriminant.probabilities(answers[:, : self._size]))
+        soft_labels = torch.cat(soft).float().numpy()
+        return Samples(
+            images=np.ascontiguousarray(torch.cat(images).numpy()),
+            labels=soft_labels.argmax(axis=1).astype(np.int64),
+            soft_labels=soft_labels,
+        )
+
+    def models(self) -> dict[str, ReleasedModel]:
+        """The public generator with the private latent Gaussians; `rebuild_sampler` draws from them."""
+        if not hasattr(self, "_latents"):
+            raise self.not_fitted()
+        space = self._space
+        weights = {f"generator.{name}": value for name, value in space.generator.state_dict().items()}
+        weights |= {f"space.{name}": getattr(space, name) for name in ("centre", "directions", "deviations")}
+        weights |= {f"latents.{name}": getattr(self._latents, name) for name in ("shares", "means", "roots")}
+        description = {
+            "kind": "veilset.methods.latent:rebuild_sampler",
+            "generator": description_of(space.generator),
+            "directions": self._size,
+            "clip_norm": self._clip_norm,
+        }
+        return {"generator": ReleasedModel(weights=weights, description=description)}
+
+    def _check_form(self, facts: PublicFacts) -> int:
+        """Refuse images that the generator cannot make; the length of its latents."""
+        height, width, channels = facts.shape
+        if height != width:
+            raise InputError(f"Expected square images, got {height}x{width}. Pass --size 32.")
+        if not self.config.generator:
+            return PRESETS[self.config.generator_preset].latent_size
+        form = read_description(Path(self.config.generator))
+        if (form["size"], form["channels"]) != (height, channels):
+            raise InputError(
+                f"The generator {self.config.generator} makes images of {form['size']}x{form['size']}x"
+                f"{form['channels']}, the private ones are {height}x{width}x{channels}. "
+                f"Pass --size {form['size']} --channels {form['channels']}, or another generator."
+            )
+        latent_size: int = form["latent_size"]
+        return latent_size
+
+    def _directions(self, facts: PublicFacts, noise: float, latent_size: int) -> int:
+        each = facts.units / facts.classes
+        if not self.config.dimensions:
+            return direction_count(latent_size, each, noise)
+        if self.config.dimensions > min(latent_size, each):
+            raise InputError(
+                f"Expected dimensions of at most {min(latent_size, int(each))} for latents of {latent_size} numbers "
+                f"and about {each:.0f} units a class, got {self.config.dimensions}. 0 chooses by a rule."
+            )
+        return self.config.dimensions
+
+    def _generator_for(self, facts: PublicFacts, public: Records | None, context: Context) -> LatentGenerator:
+        self._check_form(facts)
+        if self.config.generator:
+            return load_generator(Path(self.config.generator)).to(context.device)
+        # A resumed run must go on with the very generator that its paid sum was made with, so that is kept.
+        kept = None if context.workspace is None else context.workspace / _GENERATOR
+        if kept is not None and kept.exists():
+            return load_generator(kept).to(context.device)
+        if public is None:
+            raise InputError("Expected public images or a generator. Pass --public or --set generator=FILE.")
+        if tuple(public.shape) != tuple(facts.shape):
+            raise InputError(f"Expected public images of {facts.shape}, got {public.shape}. Pass --size.")
+        preset = PRESETS[self.config.generator_preset]
+        generator = train_generator(
+            public,
+            replace(preset, mirrored=self.config.mirrored, steps=self.config.generator_steps or preset.steps),
+            seed=context.seed,
+            device=context.device,
+            checkpoint=None if context.workspace is None else context.workspace / _CHECKPOINT,
+            progress=context.progress,
+        )
+        if kept is not None:
+            save_generator(generator, kept)
+        return generator
+
+    def _search_in(self, space: LatentSpace, context: Context) -> LatentSearch:
+        config = search_named(self.config.search)
+        if config.start == "average":
+            return LatentSearch(space, None, config)
+        network = train_inversion(
+            space,
+            InversionConfig(steps=self.config.inversion_steps),
+            seed=context.seed,
+            checkpoint=None if context.workspace is None else context.workspace / _NETWORK,
+            progress=context.progress,
+        )
+        return LatentSearch(space, network, config)
+
+    def _public_answers(self, space: LatentSpace, search: LatentSearch, context: Context) -> Tensor:
+        """What the search finds for the generator's own images."""
+        count = _PUBLIC_SAMPLES if search.config.steps == 0 else max(256, 4 * space.size)
+        v = space.draw(count, torch_generator(context.seed, "latent public samples"))
+        pictures = space.stored(v).permute(0, 2, 3, 1)
+        return torch.cat([search(part) for part in torch.split(pictures, _AT_ONCE)])
+
+
+def rebuild_sampler(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[LatentSpace, ClassLatents]:
+    """The generator's coordinates and the Gaussians of a release: `space.stored(latents.place(z, classes))`."""
+
+    def part(prefix: str) -> dict[str, Tensor]:
+        return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+    try:
+        generator = rebuild(description["generator"], part("generator."))
+        return LatentSpace(generator=generator, **part("space.")), ClassLatents(**part("latents."))
+    except (KeyError, TypeError) as error:
+        raise InputError(f"Not a release of latent: {type(error).__name__}: {error}") from error

@@ -1,0 +1,87 @@
+"""Public generators in files: safetensors whose header says what rebuilds them. Nothing in such a file is executed."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from veilset.core.errors import InputError
+from veilset.core.files import write_whole
+from veilset.models.style import LatentGenerator, StyleGenerator
+from veilset.models.stylegan2 import StyleGan2
+
+_HEADER = "veilset_generator"
+_KINDS: dict[str, type[LatentGenerator]] = {"style": StyleGenerator, "stylegan2": StyleGan2}
+_PICKLE_ENDINGS = {".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin"}
+
+
+def description_of(generator: LatentGenerator) -> dict[str, Any]:
+    """JSON-ready data that rebuilds a generator without its weights."""
+    kind = next(name for name, known in _KINDS.items() if type(generator) is known)
+    return {"kind": kind} | {name: getattr(generator, name) for name in generator.settings}
+
+
+def rebuild(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LatentGenerator:
+    """The generator of a description and its weights, ready to use. Only kinds that are known here are built."""
+    try:
+        kind = _KINDS[description["kind"]]
+        # Weights of torch's own initialisation are drawn and overwritten; the caller's random state stays.
+        with torch.random.fork_rng(devices=[]):
+            generator = kind(**{name: int(description[name]) for name in kind.settings})
+        generator.load_state_dict(dict(weights))
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"Not a generator and its weights: {type(error).__name__}: {error}") from error
+    return generator.eval().requires_grad_(False)
+
+
+def save_generator(generator: LatentGenerator, path: Path) -> None:
+    """Write a generator, whole or not at all."""
+    from safetensors.torch import save
+
+    weights = {name: value.detach().cpu().contiguous().clone() for name, value in generator.state_dict().items()}
+    write_whole(path, save(weights, metadata={_HEADER: json.dumps(description_of(generator))}))
+
+
+def load_generator(path: Path) -> LatentGenerator:
+    """Read a generator back."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    description = read_description(path)
+    try:
+        weights = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"Cannot read the weights of {path}: {error}.") from error
+    return rebuild(description, weights)
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """What the header of a generator's file says, without reading its weights."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise InputError(f"There is no generator at {path}. Make one: veilset generator train PUBLIC --out {path.name}")
+    with path.open("rb") as file:
+        start = file.read(2)
+    if path.suffix in _PICKLE_ENDINGS or start[:1] == b"\x80":
+        raise InputError(
+            f"{path} is a pickle, and opening one can run whatever code it holds. "
+            "Convert it without running it: veilset generator convert FILE.pkl --out FILE.safetensors"
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = (file.metadata() or {}).get(_HEADER)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is not a safetensors file: {error}.") from error
+    if header is None:
+        raise InputError(
+            f"{path} does not say which generator it holds. Use a file of `veilset generator train` or `convert`."
+        )
+    try:
+        description: dict[str, Any] = json.loads(header)
+        return description | {name: int(description[name]) for name in ("size", "channels", "latent_size")}
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"The header of {path} is damaged: {error}.") from error

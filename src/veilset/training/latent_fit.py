@@ -1,0 +1,243 @@
+"""The private fit: one noisy sum of first and second moments, and the Gaussians that follow from it (Section 4.2).
+
+A row is psi(u) = (alpha u, beta svec(u u')) with u = clip(v, M) / M and alpha^2 + beta^2 = 1, and where there are
+several classes one constant that counts; see docs/latent.md. What comes after the sum is post-processing: means,
+covariances that are shrunk towards the public one, and samples.
+
+Privacy: unit as in the vault; relation add/remove-one; sensitivity `MomentRows.sensitivity` = sqrt(1 + b^2), b the
+constant; event one Gaussian; assumes that v depends on its own image alone.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from veilset.core.errors import InputError
+
+Repair = Literal["replace", "linear", "spiked"]
+
+_SMALLEST_VARIANCE = 0.02  # of a direction that is sampled, against 1 of the public population
+_FEWEST_PER_DIRECTION = 2
+# A direction that the inversion sees worse than this is not amplified any further.
+_LEAST_SEEN = 0.3
+
+
+def direction_count(latent_size: int, units_per_class: float, noise: float) -> int:
+    """How many directions to estimate: the most in which noise stays below what there is to estimate.
+
+    In public coordinates the clip norm is about sqrt(k). The noise on the covariance of a class of m units is then a
+    symmetric matrix whose largest eigenvalue is about k sqrt(2k) noise / m (Wigner), and variances are about 1: k is
+    the largest number with k sqrt(2k) noise / m <= 1. It is also at most m/2, because fewer units say nothing.
+    """
+    by_noise = (units_per_class / (math.sqrt(2) * noise)) ** (2 / 3)
+    count = int(min(latent_size, by_noise, units_per_class / _FEWEST_PER_DIRECTION))
+    if count < 1:
+        raise InputError(
+            f"About {units_per_class:.0f} units a class with noise {noise:.3g} times a unit's weight leave nothing to "
+            "estimate. Use more units, fewer classes or a larger epsilon."
+        )
+    return count
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentRows:
+    """How coordinates become the rows of the one sum.
+
+    Args:
+        size: k, the directions that are estimated: the first of the coordinates.
+        clip_norm: M, from public samples or from a paid quantile.
+        count_weight: b, the constant that counts; 0 with one class, whose count is public.
+    """
+
+    size: int
+    clip_norm: float
+    count_weight: float
+
+    @property
+    def mean_weight(self) -> float:
+        """alpha, which makes the expected divergence from the true Gaussian least: alpha^2 = 2 / (k + 2).
+
+        With noise s a number, the mean costs k^2 s^2 / 2 alpha^2 and the covariance k^4 s^2 / 8 beta^2 (both in public
+        units, where M^2 is about k).
+        """
+        return math.sqrt(2 / (self.size + 2))
+
+    @property
+    def second_weight(self) -> float:
+        """beta."""
+        return math.sqrt(1 - self.mean_weight**2)
+
+    @property
+    def sensitivity(self) -> float:
+        """The most that one unit moves the whole sum."""
+        return math.hypot(1, self.count_weight)
+
+    def __call__(self, v: Tensor) -> Tensor:
+        """Rows (b, k + k(k+1)/2 [+ 1]) of coordinates (b, d), in float64."""
+        kept = v[:, : self.size].double()
+        u = kept / kept.norm(dim=1, keepdim=True).clamp(min=self.clip_norm)
+        parts = [self.mean_weight * u, self.second_weight * svec(u)]
+        if self.count_weight:
+            parts.append(torch.full_like(u[:, :1], self.count_weight))
+        return torch.cat(parts, dim=1)
+
+    def read(self, sums: Tensor, units: int, noise_multiplier: float) -> "Moments":
+        """What the noisy sums (classes, width) say; `noise_multiplier` is that of their event."""
+        counts = torch.full((1,), float(units), dtype=torch.float64)
+        if self.count_weight:
+            # The public total keeps noisy counts within reason, as in the other methods.
+            counts = (sums[:, -1] / self.count_weight).clamp(min=0.1 * units / len(sums))
+            counts = counts * (units / counts.sum())
+        means = self.clip_norm * sums[:, : self.size] / self.mean_weight / counts[:, None]
+        pairs = self.size * (self.size + 1) // 2
+        seconds = self.clip_norm**2 * smat(sums[:, self.size : self.size + pairs], self.size)
+        seconds = seconds / self.second_weight / counts[:, None, None]
+        of_an_entry = noise_multiplier * self.sensitivity * self.clip_norm**2 / self.second_weight / math.sqrt(2)
+        return Moments(
+            counts=counts,
+            means=means,
+            covariances=seconds - means[:, :, None] * means[:, None, :],
+            noises=of_an_entry / counts,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """Noisy moments of each class, in float64."""
+
+    counts: Tensor  # (classes,)
+    means: Tensor  # (classes, k)
+    covariances: Tensor  # (classes, k, k), symmetric, perhaps not positive
+    noises: Tensor  # (classes,): deviation of the privacy noise on an entry off the diagonal
+
+    def deviations_from(self, public: Tensor, repair: Repair) -> Tensor:
+        """Covariances less the public one, (classes, k, k), with as little noise as `repair` manages to leave."""
+        # Finite samples move an entry like noise of variance 1/m, where variances are about that of the public.
+        typical = float(public.diagonal().mean())
+        spreads = (self.noises.square() + typical**2 / self.counts).sqrt()
+        return torch.stack(
+            [_repaired(c - public, s, repair) for c, s in zip(self.covariances, spreads.tolist(), strict=True)]
+        )
+
+
+def svec(u: Tensor) -> Tensor:
+    """The upper half of u u' (b, k(k+1)/2), off-diagonal entries times sqrt 2: its length is that of u squared."""
+    rows, columns = torch.triu_indices(u.shape[1], u.shape[1])
+    return u[:, rows] * u[:, columns] * torch.where(rows == columns, 1.0, math.sqrt(2)).to(u)
+
+
+def smat(halves: Tensor, size: int) -> Tensor:
+    """The symmetric matrices (b, k, k) whose `svec` are the rows of `halves`."""
+    rows, columns = torch.triu_indices(size, size)
+    values = halves / torch.where(rows == columns, 1.0, math.sqrt(2)).to(halves)
+    matrices = halves.new_zeros(len(halves), size, size)
+    matrices[:, rows, columns] = values
+    matrices[:, columns, rows] = values
+    return matrices
+
+
+def _repaired(deviation: Tensor, spread: float, repair: Repair) -> Tensor:
+    """A noisy deviation from the public covariance, made likelier.
+
+    replace: as it is; the negative eigenvalues of the covariance are replaced later, as in the paper.
+    linear: scaled by the share of its energy that noise does not explain (Ledoit and Wolf 2004, the noise known).
+    spiked: eigenvalues y become sqrt(y^2 - 4 s^2 k), or 0 below that edge: the best for few strong directions in
+        symmetric noise of deviation s (Donoho, Gavish and Johnstone 2018).
+    """
+    if repair == "replace":
+        return deviation
+    size = len(deviation)
+    if repair == "linear":
+        expected = spread**2 * size * (size + 1)
+        return deviation * max(0.0, 1 - expected / max(float(deviation.square().sum()), 1e-300))
+    values, vectors = torch.linalg.eigh(deviation)
+    shrunk = values.sign() * (values.square() - 4 * spread**2 * size).clamp(min=0).sqrt()
+    return _recomposed(shrunk, vectors)
+
+
+def positive(matrix: Tensor, least: float = _SMALLEST_VARIANCE) -> Tensor:
+    """The nearest symmetric matrix without eigenvalues below `least`."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return _recomposed(values.clamp(min=least), vectors)
+
+
+def symmetric_root(matrix: Tensor) -> Tensor:
+    """The positive square root of a positive matrix."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return _recomposed(values.clamp(min=0).sqrt(), vectors)
+
+
+def _recomposed(values: Tensor, vectors: Tensor) -> Tensor:
+    """The symmetric matrix of these eigenvalues and eigenvectors."""
+    return (vectors * values) @ vectors.T
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a search makes of the generator's own images, whose coordinates have mean 0 and covariance 1."""
+
+    mean: Tensor  # (k,)
+    covariance: Tensor  # (k, k)
+
+    @classmethod
+    def of(cls, found: Tensor, rows: MomentRows) -> "Seen":
+        """By coordinates (b, d) that the search found for public samples, clipped as private ones are."""
+        v = found[:, : rows.size].double()
+        v = v * (rows.clip_norm / v.norm(dim=1, keepdim=True).clamp(min=rows.clip_norm))
+        return cls(mean=v.mean(dim=0), covariance=torch.cov(v.T).reshape(rows.size, rows.size))
+
+    def undone(self, means: Tensor, deviations: Tensor) -> tuple[Tensor, Tensor]:
+        """Shifts and deviations of the population behind those that the search shows.
+
+        An inversion network answers with the expected v, which is pulled towards the public mean. If v is normal and
+        what the network sees of it is linear, its answers have covariance C for public images, a shift d of the
+        population shows as C d, and a deviation D as C D C. Directions that are hardly seen are not amplified.
+        """
+        inverse = torch.linalg.inv(positive(self.covariance, _LEAST_SEEN))
+        return (means - self.mean) @ inverse, inverse @ deviations @ inverse
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassLatents:
+    """A Gaussian of coordinates for each class: what is released beside the generator."""
+
+    shares: Tensor  # (classes,)
+    means: Tensor  # (classes, d)
+    roots: Tensor  # (classes, d, d): symmetric roots of the covariances
+
+    @classmethod
+    def of(cls, shares: Tensor, means: Tensor, covariances: Tensor, latent_size: int) -> "ClassLatents":
+        """From the first k coordinates; the others keep the public mean and covariance."""
+        count, size = means.shape
+        whole_means = means.new_zeros(count, latent_size)
+        whole_means[:, :size] = means
+        roots = torch.eye(latent_size, dtype=means.dtype).repeat(count, 1, 1)
+        roots[:, :size, :size] = torch.stack([symmetric_root(positive(c)) for c in covariances])
+        return cls(shares=shares.float(), means=whole_means.float(), roots=roots.float())
+
+    def place(self, standard: Tensor, classes: Tensor, truncation: float = 1.0) -> Tensor:
+        """Coordinates (b, d) of these classes from rows of mean 0 and covariance 1; truncation pulls them together."""
+        return self.means[classes] + truncation * torch.einsum("bij,bj->bi", self.roots[classes], standard)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discriminant:
+    """Class probabilities by linear discriminant analysis on what the search finds."""
+
+    weight: Tensor  # (k, classes)
+    bias: Tensor  # (classes,)
+
+    @classmethod
+    def of(cls, moments: Moments, covariances: Tensor) -> "Discriminant":
+        """From noisy means and repaired covariances, which are pooled."""
+        shares = moments.counts / moments.counts.sum()
+        pooled = positive(torch.einsum("c,cij->ij", shares, covariances))
+        weight = torch.linalg.solve(pooled, moments.means.T)
+        return cls(weight=weight, bias=shares.log() - 0.5 * (moments.means.T * weight).sum(dim=0))
+
+    def probabilities(self, v: Tensor) -> Tensor:
+        """(b, classes) for the first k coordinates (b, k)."""
+        return (v.double() @ self.weight + self.bias).softmax(dim=1)
