@@ -13,6 +13,8 @@ from veilset.cli import (
     demo,
     evaluate,
     export,
+    federate,
+    generator,
     keygen,
     methods,
     plan,
@@ -63,6 +65,8 @@ for command in (
     keygen.keygen,
 ):
     app.command()(guarded(command))
+app.add_typer(generator.app, name="generator")
+app.add_typer(federate.federate)
 
 
 def run() -> None:

@@ -45,7 +45,7 @@ class LatentGenerator(nn.Module):
         raise NotImplementedError
 
     def straighten(self, w: Tensor) -> Tensor:
-        """Latents before the last leaky ReLU of the mapping, nearly Gaussian there (Zhu et al. 2020, arXiv 2012.09036)."""
+        """Latents before the last leaky ReLU, where they are nearly Gaussian (Zhu et al. 2020, arXiv 2012.09036)."""
         return functional.leaky_relu(w / math.sqrt(2), 1 / SLOPE)
 
     def bend(self, straight: Tensor) -> Tensor:

@@ -1,0 +1,102 @@
+"""`veilset generator`: train a public generator for the method latent, or convert one."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from veilset.cli.console import Console, RichProgress, guarded
+from veilset.cli.options import (
+    AsJson,
+    Channels,
+    Device,
+    LabelName,
+    Limit,
+    Out,
+    Seed,
+    Size,
+    check_device,
+    data_options,
+)
+from veilset.core.errors import InputError
+
+app = typer.Typer(help="Train or convert a public generator for the method latent.", no_args_is_help=True)
+
+
+def train(
+    public: Annotated[str, typer.Argument(metavar="PUBLIC", help="Public images: npz[:split], folder, ...")],
+    *,
+    out: Out,
+    preset: Annotated[str, typer.Option("--preset", "-p", help="fast, default or large.")] = "default",
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, help="Training steps.  [default: the preset's]")
+    ] = None,
+    mirrored: Annotated[bool, typer.Option("--mirrored", help="Mirror half of the images: faces, not digits.")] = False,
+    size: Size = None,
+    channels: Channels = None,
+    limit: Limit = None,
+    labels: LabelName = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a style-based generator on PUBLIC images; no privacy is spent or claimed."""
+    from veilset.core.files import require_absent
+    from veilset.core.registry import unknown_name
+    from veilset.data.opening import open_images
+    from veilset.models.generator_files import description_of, save_generator
+    from veilset.training.style_training import PRESETS, train_generator
+    from veilset.training.threads import set_thread_count
+
+    _check_out(out)
+    require_absent(out)
+    check_device(device)
+    if preset not in PRESETS:
+        raise unknown_name("preset", preset, list(PRESETS))
+    checkpoint = out.with_name(f"{out.name}.veilset-training")
+    if checkpoint.exists() and not resume:
+        raise InputError(f"An unfinished training is in {checkpoint}. Pass --resume, or remove it to start anew.")
+    images = open_images(public, progress=RichProgress(), **data_options(size, channels, limit, labels, None, seed))
+    set_thread_count()
+    config = dataclasses.replace(PRESETS[preset], mirrored=mirrored, steps=steps or PRESETS[preset].steps)
+    generator = train_generator(
+        images, config, seed=seed, device=device, checkpoint=checkpoint, progress=RichProgress()
+    )
+    save_generator(generator, out)
+    checkpoint.unlink(missing_ok=True)
+    _say(out, description_of(generator), as_json=as_json)
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="FILE.pkl", help="NVIDIA's StyleGAN2 pickle (PyTorch).")],
+    *,
+    out: Out,
+    as_json: AsJson = False,
+) -> None:
+    """Convert NVIDIA's StyleGAN2 pickle to safetensors without running any of it."""
+    from veilset.core.files import require_absent
+    from veilset.models.generator_files import description_of, save_generator
+    from veilset.models.stylegan2_conversion import convert_stylegan2
+
+    _check_out(out)
+    require_absent(out)
+    generator = convert_stylegan2(source)
+    save_generator(generator, out)
+    _say(out, description_of(generator), as_json=as_json)
+
+
+def _check_out(out: Path) -> None:
+    if out.suffix != ".safetensors":
+        raise InputError(f"Expected --out to end in .safetensors, got {out.name}.")
+
+
+def _say(out: Path, description: dict[str, object], *, as_json: bool) -> None:
+    console = Console(as_json=as_json)
+    console.say(f"Generator: {out}. Use it with: veilset synthesize ... --method latent --set generator={out}")
+    console.result({"generator": str(out), **description})
+
+
+for command in (train, convert):
+    app.command()(guarded(command))
