@@ -19,7 +19,7 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.format import Release
 from veilset.training.data_free import DataFreeTraining
-from veilset.training.shard_teachers import GradientRounds, fit_head, require_all_classes, scores
+from veilset.training.shard_teachers import GradientRounds, Queries, fit_head, require_all_classes, scores
 
 FACTS = PublicFacts(units=60_000, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
 SMALL = {
@@ -150,6 +150,23 @@ def test_labels_are_found_in_a_sum_of_normalised_gradients() -> None:
     matrix = odds - torch.nn.functional.one_hot(wanted, 5)
     rounds = GradientRounds(teachers=50, rounds=1, batch=40, signs=False)
     assert (rounds._labels(50 * matrix / matrix.norm(), odds) == wanted).all()
+
+
+def test_answers_outvote_what_images_were_made_for_once_there_are_enough() -> None:
+    coins = torch.Generator().manual_seed(0)
+    kind = torch.randint(3, (300,), generator=coins)
+    codes = torch.nn.functional.normalize(torch.eye(4)[kind] + 0.1 * torch.randn(300, 4, generator=coins), dim=1)
+    pool = Queries(codes=codes, asked_for=kind)
+    answer = (kind + 1) % 3
+
+    def taught(answers: int) -> torch.Tensor:
+        return scores(pool.head(codes[:answers], answer[:answers], 3), codes).argmax(dim=1)
+
+    assert (taught(0) == kind).all()
+    assert (taught(30) == kind).all()
+    assert (taught(300) == answer).all()
+    alone = Queries(codes=codes).head(codes[:30], answer[:30], 3)
+    assert (scores(alone, codes).argmax(dim=1) == answer).all()
 
 
 def test_sample_before_fit_fails() -> None:

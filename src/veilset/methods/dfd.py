@@ -34,7 +34,7 @@ from veilset.privacy.vault import PublicFacts
 from veilset.training.class_statistics import code_rows, require_square
 from veilset.training.data_free import DataFreeTraining
 from veilset.training.data_free_config import DataFreeConfig
-from veilset.training.shard_teachers import CodeClassifier, GradientRounds, shard_trainer
+from veilset.training.shard_teachers import FEWEST_QUERIES_MADE, CodeClassifier, GradientRounds, shard_trainer
 from veilset.training.teachers import TeacherConfig, plan_teacher, train_teacher
 
 Variant = Literal["A", "B"]
@@ -152,7 +152,7 @@ class Dfd(DistilledMethod):
         )
         head = rounds.ask(
             ensemble,
-            training.queries(_CHOICE * rounds.rounds * rounds.batch, context.workspace),
+            training.queries(max(FEWEST_QUERIES_MADE, _CHOICE * rounds.rounds * rounds.batch), context.workspace),
             names=session.facts.class_names,
             label=_GRADIENTS,
             noise_multiplier=session.planned(_GRADIENTS).noise_multiplier,

@@ -36,11 +36,11 @@ from veilset.privacy.vault import PublicFacts
 from veilset.training.class_statistics import as_floats, code_rows, require_square
 from veilset.training.data_free_config import DataFreeConfig
 from veilset.training.shard_teachers import (
+    FEWEST_QUERIES_MADE,
     MOST_QUERIES,
     CodeClassifier,
     Head,
     Queries,
-    head_from_labels,
     require_all_classes,
     scores,
     shard_trainer,
@@ -133,7 +133,8 @@ class Pate(DistilledMethod):
             if public is not None:
                 pool = _public_queries(public, facts, embedding, context)
             else:
-                pool = training.queries(self._looked_at(session.planned(_VOTES).count), context.workspace)
+                made = max(FEWEST_QUERIES_MADE, self._looked_at(session.planned(_VOTES).count))
+                pool = training.queries(made, context.workspace)
             return CodeClassifier(embedding, self._vote(session, pool, embedding, context)).to(context.device)
 
         training.run(guide, context.workspace, context.progress)
@@ -143,7 +144,7 @@ class Pate(DistilledMethod):
         return answered * (self.config.candidates if self.config.agreement_share else 1)
 
     def _vote(self, session: Session, pool: Queries, embedding: ImageEmbedding, context: Context) -> Head:
-        """GNMax: the class with the most votes, after noise, for each query; then a head fitted to those classes."""
+        """GNMax: the class with the most votes, after noise, for each query; then a head that learns from them."""
         facts, votes = session.facts, session.planned(_VOTES)
         teachers = teachers_for(facts, self.config.teachers)
         ensemble = session.ensemble(
@@ -177,8 +178,9 @@ class Pate(DistilledMethod):
             noise_multiplier=votes.noise_multiplier,
         )
         labels = counts.argmax(dim=1)
-        require_all_classes(labels, facts.class_names)
-        return head_from_labels(codes, labels, facts.classes)
+        if pool.asked_for is None:
+            require_all_classes(labels, facts.class_names)
+        return pool.head(codes, labels, facts.classes)
 
 
 def _public_queries(public: Records, facts: PublicFacts, embedding: ImageEmbedding, context: Context) -> Queries:

@@ -5,7 +5,6 @@ It never leaves the session: `Session.ensemble` holds it and gives out noisy sum
 fitted, which is post-processing, and that head then guides generator and student.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,6 +32,10 @@ _FIT_STEPS = 60
 _LENGTH_ROUNDS = 3
 # Few labels, some of them wrong, need a stronger pull to zero than a whole shard does.
 _DECAY_ON_ANSWERS = 3e-3
+# An answer counts as much as this many images of which only the class is known that they were made for.
+_ANSWER_WEIGHT = 3.0
+# Enough images that know their class for a linear head; the teachers are asked about some of them.
+FEWEST_QUERIES_MADE = 2000
 # More answers than this teach a linear head nothing new.
 MOST_QUERIES = 4000
 
@@ -101,6 +104,19 @@ class Queries:
     codes: Tensor
     asked_for: Tensor | None = None
 
+    def head(self, asked: Tensor, found: Tensor, classes: int) -> Head:
+        """A head fitted to the answers `found` for codes `asked`, and to the classes that images were made for.
+
+        The latter are what the class statistics say: no answer is needed for it, and the fewer there are, the more it
+        counts. Without such classes the answers stand alone, and every class must be among them.
+        """
+        targets = _ANSWER_WEIGHT * functional.one_hot(found, classes)
+        if self.asked_for is None:
+            return fit_head(asked, targets / _ANSWER_WEIGHT, decay=_DECAY_ON_ANSWERS)
+        known = functional.one_hot(self.asked_for[:FEWEST_QUERIES_MADE], classes)
+        codes = torch.cat([self.codes[:FEWEST_QUERIES_MADE], asked])
+        return fit_head(codes, torch.cat([known, targets]), decay=_DECAY_ON_ANSWERS)
+
     def spread(self, count: int, coins: torch.Generator) -> Tensor:
         """`count` row numbers, from all asked classes in turn where they are known."""
         order = torch.randperm(len(self.codes), generator=coins)
@@ -154,8 +170,10 @@ class GradientRounds:
         """
         coins, classes = torch_generator(seed, "queries of the teachers"), len(names)
         left = torch.ones(len(pool.codes), dtype=torch.bool)
+        asked, found = [pool.codes[:0]], [torch.zeros(0, dtype=torch.int64)]
         head: Head = (torch.zeros(pool.codes.shape[1], classes), torch.zeros(classes))
-        asked, found = [], []
+        if pool.asked_for is not None:
+            head = pool.head(asked[0], found[0], classes)
         for step in range(self.rounds):
             chosen = pool.spread(self.batch, coins) if step == 0 else self._unsure(pool, left, head, coins)
             left[chosen] = False
@@ -165,8 +183,9 @@ class GradientRounds:
             asked.append(codes)
             found.append(self._labels(answer, odds))
             # Answered queries are paid for: every round learns from all of them again.
-            head = head_from_labels(torch.cat(asked), torch.cat(found), classes)
-        require_all_classes(torch.cat(found), names)
+            head = pool.head(torch.cat(asked), torch.cat(found), classes)
+        if pool.asked_for is None:
+            require_all_classes(torch.cat(found), names)
         return head
 
     def _unsure(self, pool: Queries, left: Tensor, head: Head, coins: torch.Generator) -> Tensor:
@@ -193,17 +212,11 @@ class GradientRounds:
         """The classes (b,) that the teachers want: a full step along the answer, whose length is found on the way."""
         if self.signs:
             return answer.argmin(dim=1)
-        length = math.sqrt(len(odds) * (1 - 1 / odds.shape[1]))
         labels = odds.argmax(dim=1)
         for _ in range(_LENGTH_ROUNDS):
-            labels = (odds - answer * (length / self.teachers)).argmax(dim=1)
             length = float((odds - functional.one_hot(labels, odds.shape[1])).norm())
+            labels = (odds - answer * (length / self.teachers)).argmax(dim=1)
         return labels
-
-
-def head_from_labels(codes: Tensor, labels: Tensor, classes: int) -> Head:
-    """A head fitted to few and partly wrong labels."""
-    return fit_head(codes, functional.one_hot(labels, classes), decay=_DECAY_ON_ANSWERS)
 
 
 def require_all_classes(labels: Tensor, names: tuple[str, ...]) -> None:
