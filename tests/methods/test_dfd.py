@@ -159,12 +159,13 @@ def test_answers_outvote_what_images_were_made_for_once_there_are_enough() -> No
     pool = Queries(codes=codes, asked_for=kind)
     answer = (kind + 1) % 3
 
-    def taught(answers: int) -> torch.Tensor:
-        return scores(pool.head(codes[:answers], answer[:answers], 3), codes).argmax(dim=1)
+    def share(answers: int, wanted: torch.Tensor) -> float:
+        head = pool.head(codes[:answers], answer[:answers], 3)
+        return float((scores(head, codes).argmax(dim=1) == wanted).double().mean())
 
-    assert (taught(0) == kind).all()
-    assert (taught(30) == kind).all()
-    assert (taught(300) == answer).all()
+    assert share(0, kind) == 1
+    assert share(30, kind) > 0.9
+    assert share(300, answer) > 0.9
     alone = Queries(codes=codes).head(codes[:30], answer[:30], 3)
     assert (scores(alone, codes).argmax(dim=1) == answer).all()
 
