@@ -153,7 +153,7 @@ class Dfd(DistilledMethod):
         head = rounds.ask(
             ensemble,
             training.queries(max(FEWEST_QUERIES_MADE, _CHOICE * rounds.rounds * rounds.batch), context.workspace),
-            names=session.facts.class_names,
+            classes=session.facts.classes,
             label=_GRADIENTS,
             noise_multiplier=session.planned(_GRADIENTS).noise_multiplier,
             seed=context.seed,

@@ -108,7 +108,7 @@ class Queries:
         """A head fitted to the answers `found` for codes `asked`, and to the classes that images were made for.
 
         The latter are what the class statistics say: no answer is needed for it, and the fewer there are, the more it
-        counts. Without such classes the answers stand alone, and every class must be among them.
+        counts. Without such classes the answers stand alone.
         """
         targets = _ANSWER_WEIGHT * functional.one_hot(found, classes)
         if self.asked_for is None:
@@ -158,34 +158,33 @@ class GradientRounds:
         ensemble: Ensemble,
         pool: Queries,
         *,
-        names: tuple[str, ...],
+        classes: int,
         label: str,
         noise_multiplier: float,
         seed: int,
     ) -> Head:
-        """Spend all rounds on queries of the pool, and return the head that the answers add up to.
+        """Spend all rounds on queries of the pool, which know their classes, and return what they add up to.
 
         Privacy: as `Ensemble.gradient` or `Ensemble.signs`, one event for each round. Which queries are asked depends
         on earlier answers, the pool and the seed; the noise of every round is fixed in advance.
         """
-        coins, classes = torch_generator(seed, "queries of the teachers"), len(names)
+        coins = torch_generator(seed, "queries of the teachers")
         left = torch.ones(len(pool.codes), dtype=torch.bool)
         asked, found = [pool.codes[:0]], [torch.zeros(0, dtype=torch.int64)]
-        head: Head = (torch.zeros(pool.codes.shape[1], classes), torch.zeros(classes))
-        if pool.asked_for is not None:
-            head = pool.head(asked[0], found[0], classes)
+        head = pool.head(asked[0], found[0], classes)
         for step in range(self.rounds):
             chosen = pool.spread(self.batch, coins) if step == 0 else self._unsure(pool, left, head, coins)
             left[chosen] = False
             codes = pool.codes[chosen]
             odds = scores(head, codes).softmax(dim=1).double()
+            if self.signs:
+                # A sign says nothing of size: where head and teachers agree, it would be noise alone.
+                odds = torch.full_like(odds, 1 / classes)
             answer = self._answer(ensemble, codes, odds, label, noise_multiplier)
             asked.append(codes)
             found.append(self._labels(answer, odds))
             # Answered queries are paid for: every round learns from all of them again.
             head = pool.head(torch.cat(asked), torch.cat(found), classes)
-        if pool.asked_for is None:
-            require_all_classes(torch.cat(found), names)
         return head
 
     def _unsure(self, pool: Queries, left: Tensor, head: Head, coins: torch.Generator) -> Tensor:
