@@ -32,7 +32,7 @@ def plan(
     facts = PublicFacts(
         units=records,
         unit="group" if unit == "group" else "record",
-        shape=_shape(shape),
+        shape=shape_of(shape),
         class_names=tuple(str(k) for k in range(classes)),
     )
     job = Job(method=method, epsilon=epsilon, delta=delta, preset=preset, settings=settings_of(settings))
@@ -70,7 +70,8 @@ def plan(
     )
 
 
-def _shape(text: str) -> tuple[int, int, int]:
+def shape_of(text: str) -> tuple[int, int, int]:
+    """`--shape 28x28x1` as numbers."""
     parts = text.lower().split("x")
     if len(parts) in (2, 3) and all(part.isdigit() and int(part) > 0 for part in parts):
         height, width, channels = (*map(int, parts), 1)[:3]

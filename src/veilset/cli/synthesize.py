@@ -126,7 +126,7 @@ def synthesize(
         insecure_seed=insecure_seed,
     )
     progress = RichProgress()
-    vault = Vault(open_images(private, groups=groups, progress=progress, **options), unit=_unit(unit))
+    vault = Vault(open_images(private, groups=groups, progress=progress, **options), unit=unit_of(unit))
     shared = None
     if public is not None:
         height, width, depth = vault.facts.shape
@@ -197,7 +197,8 @@ def _converted(
     return convert_network(teacher_model, teacher_network, facts, conversion, RichProgress())
 
 
-def _unit(text: str) -> Literal["record", "group"]:
+def unit_of(text: str) -> Literal["record", "group"]:
+    """`--unit` as the vault takes it."""
     if text not in ("record", "group"):
         raise InputError(f"Expected --unit record or group, got {text!r}.")
     return "group" if text == "group" else "record"

@@ -20,10 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from veilset.core.errors import InputError
+from veilset.core.errors import InputError, VeilsetError
 from veilset.core.randomness import derive_seed, torch_generator
 from veilset.core.records import Records
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
@@ -33,7 +35,7 @@ from veilset.models.generators import build_generator, description_of
 from veilset.models.patterns import drawn_patterns
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
-from veilset.privacy.critics import Query
+from veilset.privacy.critics import Critics, Query
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.vault import PublicFacts
@@ -45,6 +47,7 @@ from veilset.training.shard_critics import CodeCritic, CriticTraining
 _ANSWERS = "critics"
 _LOOKED_AT = 100  # images of each class that are inspected for collapse
 _CHECKPOINT_EVERY = 10
+_COARSE_SIDE = 14
 _FEWEST_UNITS_PER_CRITIC = 5
 
 
@@ -68,6 +71,7 @@ class SanitizedGanConfig(Config):
         penalty: weight of the gradient penalty.
         hidden: units of the hidden layer of a code critic; 0 is a linear map for each class.
         code_size: coordinates of a code.
+        brightness: length of the coarse picture that stands beside a code, which has length 1.
         pictures: drawn pictures that fix the codes.
         generator: network of the generator.
         latent: what the generator is fed: "gaussian" or "bernoulli" numbers.
@@ -92,6 +96,7 @@ class SanitizedGanConfig(Config):
     penalty: float = 10.0
     hidden: int = 0
     code_size: int = 64
+    brightness: float = 0.5
     pictures: int = 2000
     generator: Literal["modulated", "dcgan", "resnet"] = "modulated"
     latent: Literal["gaussian", "bernoulli"] = "gaussian"
@@ -174,53 +179,63 @@ class SanitizedGan(Method):
                 "critics": critics,
                 "noise on a coordinate of the mean answer, together, in clip norms": 2 * noise_together / critics,
                 "noise on a coordinate of an answer, in turn, in clip norms": 2 * noise_in_turn,
-                "a coordinate of an answer, in clip norms": 1 / math.sqrt(self.config.points * self._width(facts)),
+                "a coordinate of an answer, in clip norms": 1
+                / math.sqrt(self.config.points * answer_width(self.config, facts)),
             },
         )
 
     def fit(self, session: Session, public: Records | None, context: Context) -> None:  # noqa: ARG002
         """Let the critics learn and answer, and the generator follow their noised answers."""
-        facts, config = session.facts, self.config
-        training = self._generator_training(facts, context)
-        # 1. Fix what the critics see of an image, and what each of them starts as.
-        sight = _Sight.of(config, facts, context.seed, context.device)
-        critic = self._critic_training(facts, context.seed)
+        rounds = self.begin(session.facts, context)
         if self.as_published:
-            self._fit_as_published(session, training, sight, critic, context)
+            self._fit_as_published(session, rounds, context)
             return
-        critics = session.critics(
-            critic.start(),
-            critic.advance,
-            sight.rows,
-            label=_ANSWERS,
-            critics=self._critics(facts),
-            shape=(config.points, *critic.shape),
-            clip_norm=config.clip_norm,
-        )
+        critics = self.open_critics(session, context)
         state = critics.kept()
         if state is not None:
-            training.load(state)
+            rounds.training.load(state)
         asked = critics.critics if critics.together else 1
         cold = 1 if critics.together else critics.critics  # visits until every critic has made its first
         with context.progress.task("training the generator", critics.steps_left) as task:
             while critics.steps_left:
-                # 2. Generate batches for the critics to learn against, and the points that they are asked about.
-                updates = config.critic_updates + (config.warmup if cold > 0 else 0)
-                query, seen = self._query(training, sight, updates)
+                query = rounds.query(warm=cold <= 0)
+                rounds.follow(critics.step(query), asked)
                 cold -= 1
-                # 3. Move the generator along the noised mean of the clipped answers.
-                answer = critics.step(query) / (asked * config.clip_norm)
-                training.descend(-(seen * answer.to(seen)).sum())
                 task.advance()
-                if critics.lease_used_up and training.step % _CHECKPOINT_EVERY == 0:
-                    critics.keep(training.state())
-        self._finish(training, facts)
+                if rounds.training.step % _CHECKPOINT_EVERY == 0:
+                    critics.keep(rounds.training.state())
+        self.adopt(rounds, session.facts)
+
+    def begin(self, facts: PublicFacts, context: Context) -> "Rounds":
+        """1. Fix what critics see of an image, and what generator and critics start as. Reads no data."""
+        return Rounds(self.config, facts, context)
+
+    def open_critics(self, session: Session, context: Context) -> Critics:
+        """The critics of a session's vault, for all visits of its plan."""
+        rounds = self.begin(session.facts, context)
+        return session.critics(
+            rounds.critic.start(),
+            rounds.critic.advance,
+            rounds.sight.rows,
+            label=_ANSWERS,
+            critics=self._critics(session.facts),
+            shape=(self.config.points, *rounds.critic.shape),
+            clip_norm=self.config.clip_norm,
+        )
+
+    def adopt(self, rounds: "Rounds", facts: PublicFacts) -> None:
+        """4. Take the trained generator, and look whether it does what was asked."""
+        self._generator, self._classes = rounds.training.finish(), facts.classes
+        require_finite(self._generator, "the generator")
+        labels = even_labels(_LOOKED_AT * facts.classes, facts.classes)
+        images = sample_images(self._generator, labels, 0, bernoulli=self.config.latent == "bernoulli")
+        self._warnings = inspect(images, labels, facts.classes).warnings(facts.class_names)
 
     def sample(self, count: int, seed: int = 0) -> Samples:
-        """4. Draw images of every class alike often."""
+        """5. Draw images of every class alike often."""
         if not hasattr(self, "_generator"):
             raise self.not_fitted()
-        labels = even_labels(count, self._generator.classes)
+        labels = even_labels(count, self._classes)
         images = sample_images(self._generator, labels, seed, bernoulli=self.config.latent == "bernoulli")
         return Samples(images=images, labels=labels)
 
@@ -245,22 +260,55 @@ class SanitizedGan(Method):
             )
         return critics
 
-    def _width(self, facts: PublicFacts) -> int:
-        """Coordinates of one row of an answer."""
-        return self.config.code_size if self.config.critic == "code" else math.prod(facts.shape)
+    def _fit_as_published(self, session: Session, rounds: "Rounds", context: Context) -> None:
+        """One critic on all records, rows clipped one by one, noise as in the thesis. No guarantee."""
+        config, critic, records = self.config, rounds.critic, session.records_without_guarantee()
+        labels = torch.from_numpy(records.labels)
+        images = torch.from_numpy(records.read(np.arange(len(labels))))
+        rows = torch.cat([rounds.sight.rows(part, part) for part in torch.split(images, 500)])
+        state, count = critic.start(), torch.tensor(len(rows))
+        coins = torch_generator(context.seed, "published noise")
+        with context.progress.task("training the generator", config.steps) as task:
+            for step in range(config.steps):
+                state, answer = critic.advance(state, rows, labels, count, rounds.query(warm=step > 0))
+                lengths = answer.flatten(1).norm(dim=1).clamp(min=1.0).view(-1, *(1 for _ in critic.shape))
+                noise = config.published_noise * torch.randn(answer.shape, generator=coins)
+                rounds.follow((answer / lengths + noise).detach(), config.points)
+                task.advance()
+        self.adopt(rounds, session.facts)
 
-    def _generator_training(self, facts: PublicFacts, context: Context) -> GeneratorTraining:
-        config = self.config
+
+class Rounds:
+    """The public side of the training: a generator, and what critics see of its images."""
+
+    def __init__(self, config: SanitizedGanConfig, facts: PublicFacts, context: Context) -> None:
+        self.config, (size, _, channels) = config, facts.shape
+        self.sight = _Sight(config, facts, context.seed, context.device)
+        width = answer_width(config, facts)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(context.seed, "shard critics"))
+            critic = (
+                CodeCritic(width, facts.classes, config.hidden)
+                if config.critic == "code"
+                else build_critic("dcgan", size=size, channels=channels, classes=facts.classes, width=16, norm="none")
+            )
+        self.critic = CriticTraining(
+            critic=critic,
+            shape=(width,) if config.critic == "code" else (channels, size, size),
+            batch=config.critic_batch,
+            learning_rate=config.critic_rate,
+            penalty=config.penalty,
+        )
         generator = build_generator(
             config.generator,
-            size=facts.shape[0],
-            channels=facts.shape[2],
+            size=size,
+            channels=channels,
             classes=facts.classes,
             latent_size=config.latent_size,
             width=config.width,
             seed=context.seed,
         )
-        return GeneratorTraining(
+        self.training = GeneratorTraining(
             generator,
             learning_rate=config.learning_rate,
             ema_decay=config.ema_decay,
@@ -268,93 +316,71 @@ class SanitizedGan(Method):
             device=context.device,
             bernoulli=config.latent == "bernoulli",
         )
+        self._seen: Tensor | None = None
 
-    def _critic_training(self, facts: PublicFacts, seed: int) -> CriticTraining:
-        config, (size, _, channels) = self.config, facts.shape
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive_seed(seed, "shard critics"))
-            critic = (
-                CodeCritic(config.code_size, facts.classes, config.hidden)
-                if config.critic == "code"
-                else build_critic("dcgan", size=size, channels=channels, classes=facts.classes, width=16, norm="none")
-            )
-        return CriticTraining(
-            critic=critic,
-            shape=(config.code_size,) if config.critic == "code" else (channels, size, size),
-            batch=config.critic_batch,
-            learning_rate=config.critic_rate,
-            penalty=config.penalty,
-        )
-
-    def _query(self, training: GeneratorTraining, sight: "_Sight", updates: int) -> tuple[Query, Tensor]:
-        """Generated batches for so many updates, points to be scored, and those points as the generator's own."""
-        count = self.config.critic_batch
+    def query(self, *, warm: bool) -> Query:
+        """2. Generated batches for the critics to learn against, more of them before the first answer, and points."""
+        count, updates = self.config.critic_batch, self.config.critic_updates + (0 if warm else self.config.warmup)
         with torch.no_grad():
-            images, labels = training.draw(updates * count, "for the critics")
-            fakes = sight.points(images)
-        images, point_labels = training.draw(self.config.points, "to be scored")
-        seen = sight.points(images)
+            images, labels = self.training.draw(updates * count, "for the critics")
+            fakes = self.sight.points(images)
+        images, point_labels = self.training.draw(self.config.points, "to be scored")
+        self._seen = self.sight.points(images)
         query = {
             "fakes": fakes.view(updates, count, *fakes.shape[1:]),
             "fake_labels": labels.view(updates, count),
-            "points": seen.detach(),
+            "points": self._seen.detach(),
             "labels": point_labels,
         }
-        return {name: value.cpu() for name, value in query.items()}, seen
+        return {name: value.cpu() for name, value in query.items()}
 
-    def _finish(self, training: GeneratorTraining, facts: PublicFacts) -> None:
-        self._generator = training.finish()
-        require_finite(self._generator, "the generator")
-        labels = even_labels(_LOOKED_AT * facts.classes, facts.classes)
-        images = sample_images(self._generator, labels, 0, bernoulli=self.config.latent == "bernoulli")
-        self._warnings = inspect(images, labels, facts.classes).warnings(facts.class_names)
+    def follow(self, answer: Tensor, asked: int) -> None:
+        """3. Move the generator along the noised sum of the clipped answers of so many critics."""
+        if self._seen is None:
+            raise VeilsetError("An answer needs a query first.")
+        direction = (answer / (asked * self.config.clip_norm)).to(self._seen)
+        self.training.descend(-(self._seen * direction).sum())
+        self._seen = None
 
-    def _fit_as_published(
-        self, session: Session, training: GeneratorTraining, sight: "_Sight", critic: CriticTraining, context: Context
-    ) -> None:
-        """One critic on all records, rows clipped one by one, noise as in the thesis. No guarantee."""
-        config, records = self.config, session.records_without_guarantee()
-        labels = torch.from_numpy(records.labels)
-        images = torch.from_numpy(records.read(torch.arange(len(labels)).numpy()))
-        rows = torch.cat([sight.rows(part, part) for part in torch.split(images, 500)])
-        state, count = critic.start(), torch.tensor(len(rows))
-        coins = torch_generator(context.seed, "published noise")
-        with context.progress.task("training the generator", config.steps) as task:
-            for step in range(config.steps):
-                query, seen = self._query(training, sight, config.critic_updates + (0 if step else config.warmup))
-                state, answer = critic.advance(state, rows, labels, count, query)
-                scale = answer.flatten(1).norm(dim=1).clamp(min=1.0).view(-1, *(1 for _ in critic.shape))
-                noisy = answer / scale + config.published_noise * torch.randn(answer.shape, generator=coins)
-                training.descend(-(seen * noisy.detach().to(seen)).sum() / config.points)
-                task.advance()
-        self._finish(training, session.facts)
+
+def answer_width(config: SanitizedGanConfig, facts: PublicFacts) -> int:
+    """Coordinates of one row of an answer."""
+    size, _, channels = facts.shape
+    if config.critic == "image":
+        return size * size * channels
+    return config.code_size + channels * (size // max(1, size // _COARSE_SIDE)) ** 2
 
 
 class _Sight:
-    """What critics see of an image: its fixed code, or the image itself."""
+    """What critics see of an image: its fixed code beside a coarse picture of it, or the image itself."""
 
-    def __init__(self, embedding: ImageEmbedding | None, device: str) -> None:
-        self.embedding, self.device = embedding, device
-
-    @classmethod
-    def of(cls, config: SanitizedGanConfig, facts: PublicFacts, seed: int, device: str) -> "_Sight":
+    def __init__(self, config: SanitizedGanConfig, facts: PublicFacts, seed: int, device: str) -> None:
         """Fixed by drawn pictures and the seed."""
-        if config.critic == "image":
-            return cls(None, device)
         size, _, channels = facts.shape
-        embedding = ImageEmbedding(
+        self.device, self.embedding, self.coarse = device, None, max(1, size // _COARSE_SIDE)
+        if config.critic == "image":
+            return
+        pictures = drawn_patterns(config.pictures, size, channels, torch_generator(seed, "embedding pictures"))
+        self.embedding = ImageEmbedding(
             "scattering",
-            drawn_patterns(config.pictures, size, channels, torch_generator(seed, "embedding pictures")),
+            pictures,
             code_size=config.code_size,
             random_features=4,
             generator=torch_generator(seed, "embedding"),
-        )
-        return cls(embedding.to(device), device)
+        ).to(device)
+        coarse = self._coarse(pictures)
+        self.mean = coarse.mean(dim=0)
+        self.scale = config.brightness * (coarse - self.mean).square().sum(dim=1).mean().rsqrt()
 
     def points(self, images: Tensor) -> Tensor:
         """Of images in [0, 1], (b, C, H, W); gradients flow to them."""
-        return images if self.embedding is None else self.embedding.code(images)
+        if self.embedding is None:
+            return images
+        return torch.cat([self.embedding.code(images), (self._coarse(images) - self.mean) * self.scale], dim=1)
 
     def rows(self, images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
         """Of 8-bit images (b, H, W, C): one flat row each, from that image alone."""
         return self.points(as_floats(images, self.device)).flatten(1).cpu()
+
+    def _coarse(self, images: Tensor) -> Tensor:
+        return functional.avg_pool2d(images, self.coarse).flatten(1)

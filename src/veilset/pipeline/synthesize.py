@@ -99,8 +99,8 @@ def run(
         set_thread_count()
     budget = budget_of(job, vault.facts)
     plan = method.plan(vault.facts, budget)
-    header = _header(job, method, vault.facts, plan)
-    opened = _open_ledger(workspace, header, resume=resume, account=account, plan=plan) if rank == 0 else None
+    header = header_of(job, method, vault.facts, plan)
+    opened = open_ledger(workspace, header, resume=resume, account=account, plan=plan) if rank == 0 else None
     ledger = opened if opened is not None and size == 1 else SharedLedger(opened)
     noise = NoiseSource(job.insecure_seed, rank)
     progress = progress if rank == 0 else SILENT
@@ -167,7 +167,7 @@ def _in_shape(public: Records, facts: PublicFacts) -> Records:
     return public
 
 
-def _header(job: Job, method: Method, facts: PublicFacts, plan: Plan) -> dict[str, Any]:
+def header_of(job: Job, method: Method, facts: PublicFacts, plan: Plan) -> dict[str, Any]:
     """The first line of the ledger: everything that decides what is read and what it costs."""
     return {
         "method": job.method,
@@ -181,9 +181,10 @@ def _header(job: Job, method: Method, facts: PublicFacts, plan: Plan) -> dict[st
     }
 
 
-def _open_ledger(
+def open_ledger(
     workspace: Path, header: dict[str, Any], *, resume: bool, account: Account | None, plan: Plan
 ) -> Ledger:
+    """The ledger of a run, new or resumed, after the account has reserved all of its plan."""
     path = workspace / _LEDGER
     if path.exists() and b"\n" not in path.read_bytes():
         path.unlink()  # a run that was cut off before its first line had read nothing

@@ -84,9 +84,7 @@ class Critics:
         self._state: State = {}
         for event in self.events:
             purse.pay_steps(event)
-        self._lease_size = 10 if self.together else 1
         self._begun = sum(purse.leased(event) for event in self.events)
-        self._left_in_lease = 0
 
     @property
     def together(self) -> bool:
@@ -96,17 +94,11 @@ class Critics:
     @property
     def steps_left(self) -> int:
         """Steps that are still to come."""
-        return sum(event.count for event in self.events) - self._begun + self._left_in_lease
-
-    @property
-    def lease_used_up(self) -> bool:
-        """Whether the next step needs a new lease: the moment to `keep` a state."""
-        return self._left_in_lease == 0
+        return sum(event.count for event in self.events) - self._begun
 
     def turn(self) -> tuple[int | None, int]:
         """The shard that is asked next, None for all, and the number of steps before."""
-        made = sum(event.count for event in self.events) - self.steps_left
-        return None if self.together else made % self.critics, made
+        return None if self.together else self._begun % self.critics, self._begun
 
     def step(self, query: Query) -> Tensor:
         """Let the critics whose turn it is learn and answer: the noisy sum of their clipped answers."""
@@ -114,11 +106,8 @@ class Critics:
         event = self.events[shard or 0]
         if self.steps_left == 0:
             raise BudgetError(f"All {made} steps of {event.label!r} are taken. No data was read.")
-        if self._left_in_lease == 0:
-            self._left_in_lease = min(self._lease_size, self.steps_left)
-            self._begun += self._left_in_lease
-            self._purse.ledger.lease(event, self._left_in_lease)
-        self._left_in_lease -= 1
+        self._purse.ledger.lease(event, 1)
+        self._begun += 1
         total = self.summed(query, shard, made)
         return total.release(self._noise, 2.0 * event.noise_multiplier)[0].view(self.shape)
 
@@ -146,9 +135,9 @@ class Critics:
             return total
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(int(self._purse.ledger.header.get("seed") or 0), f"critics/{rank}/{step}"))
-            state, answers = torch.vmap(self._advance, in_dims=(0, 0, 0, 0, None), randomness="different")(
-                tree_map(lambda leaf: leaf[asked], self._state), *(part[asked] for part in self._shards), query
-            )
+            every: Any = torch.vmap(self._advance, in_dims=(0, 0, 0, 0, None), randomness="different")
+            before = tree_map(lambda leaf: leaf[asked], self._state)
+            state, answers = every(before, *(part[asked] for part in self._shards), query)
         for new, old in zip(tree_leaves(state), tree_leaves(self._state), strict=True):
             old[asked] = new.detach()
         if tuple(answers.shape[1:]) != self.shape:
@@ -168,7 +157,7 @@ class Critics:
         key = f"{self._purse.ledger.header.get('seed')}/critics".encode()[:64]
         owner = shard_of_each(self._rows, self.critics, key)
         members = [
-            np.concatenate([self._rows.of(unit) for unit in np.flatnonzero(owner == shard)] or [_NO_ROWS])
+            np.concatenate([self._rows.of(int(unit)) for unit in np.flatnonzero(owner == shard)] or [_NO_ROWS])
             for shard in range(rank, self.critics, size)
         ]
         sizes = torch.tensor([len(rows) for rows in members])

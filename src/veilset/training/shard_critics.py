@@ -42,7 +42,8 @@ class CodeCritic(nn.Module):
         """One score for each row."""
         inner = codes if self.first is None else functional.leaky_relu(self.first(codes), 0.2)
         chosen = classes[:, None] == torch.arange(self.classes, device=classes.device)
-        return (self.of_class(inner) * chosen).sum(dim=1)
+        scores: Tensor = (self.of_class(inner) * chosen).sum(dim=1)
+        return scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,8 @@ class CriticTraining:
 
         slope = grad(total)(between).flatten(1).square().sum(dim=1).add(1e-12).sqrt()
         distance = self._score(weights, fakes, fake_labels).mean() - self._score(weights, real, own).mean()
-        return distance + self.penalty * (slope - 1).square().mean()
+        loss: Tensor = distance + self.penalty * (slope - 1).square().mean()
+        return loss
 
     def _adam(self, state: dict[str, Any], gradient: Weights) -> dict[str, Any]:
         """Adam (Kingma and Ba 2015) without anything that changes in place, so that it runs under `torch.vmap`."""

@@ -1,0 +1,294 @@
+"""`veilset federate`: the sanitized GAN over several sites, as processes of their own."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from veilset.cli.console import Console, RichProgress, guarded
+from veilset.cli.options import (
+    AsJson,
+    Channels,
+    Classes,
+    Delta,
+    Epsilon,
+    GroupName,
+    LabelName,
+    Limit,
+    Out,
+    Preset,
+    Seed,
+    Settings,
+    Size,
+    data_options,
+    settings_of,
+)
+from veilset.core.errors import InputError, VeilsetError
+
+if TYPE_CHECKING:
+    from veilset.core.records import Records
+
+federate = typer.Typer(
+    name="federate",
+    help="Train the sanitized GAN over several sites: each clips and noises at home.",
+    no_args_is_help=True,
+)
+
+Keys = Annotated[Path, typer.Option("--keys", help="Folder of `veilset federate keys`.")]
+MinSites = Annotated[int, typer.Option("--min-sites", min=1, help="Fewer answers make no step.")]
+Patience = Annotated[float, typer.Option("--patience", help="Seconds to wait for that many sites.")]
+RoundSeconds = Annotated[float, typer.Option("--round-seconds", help="Seconds to wait for a site's answer.")]
+Samples = Annotated[int, typer.Option("--samples", min=1, help="How many images to release.")]
+_LOOPBACK = "127.0.0.1"
+
+
+@federate.command()
+@guarded
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write; must not exist yet.")],
+    *,
+    sites: Annotated[str, typer.Option("--sites", help="Names of the sites, separated by commas.")],
+    hosts: Annotated[str, typer.Option("--hosts", help="Names and addresses of the server.")] = "localhost,127.0.0.1",
+) -> None:
+    """Write the server's certificate and a key for every site."""
+    from veilset.pipeline.federated.keys import AUTHORITY, write_keys
+
+    names = [name.strip() for name in sites.split(",") if name.strip()]
+    write_keys(folder, names, [host.strip() for host in hosts.split(",")])
+    console = Console(as_json=False)
+    console.say(f"Give each site its own .key and {AUTHORITY}, by a safe way; keep server.key on the server alone.")
+
+
+@federate.command()
+@guarded
+def server(
+    *,
+    out: Out,
+    keys: Keys,
+    shape: Annotated[str, typer.Option("--shape", help="Height x width x channels of all sites' images.")],
+    classes: Annotated[str, typer.Option("--classes", help="Class names in the order of the labels, by commas.")],
+    site_keys: Annotated[
+        list[Path] | None, typer.Option("--site-key", help="Public key of a site.  [default: all in --keys]")
+    ] = None,
+    address: Annotated[str, typer.Option("--address", help="Host and port to listen on.")] = f"{_LOOPBACK}:9092",
+    delta: Annotated[float, typer.Option("--delta", help="That sites take unless they name their own.")] = 1e-5,
+    min_sites: MinSites = 2,
+    patience: Patience = 600.0,
+    round_seconds: RoundSeconds = 120.0,
+    samples: Samples = 20_000,
+    preset: Preset = "default",
+    settings: Settings = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run the server: it trains a generator on the noised answers of sites, and writes the release to --out."""
+    from veilset.cli.plan import shape_of
+    from veilset.core.files import require_absent
+    from veilset.methods.sanitized_gan import SanitizedGan
+    from veilset.pipeline.federated.server import run_server
+
+    require_absent(out)
+    presets = SanitizedGan.presets.get(preset)
+    if presets is None:
+        raise InputError(f"Expected a preset of {', '.join(SanitizedGan.presets)}, got {preset!r}.")
+    chosen = {name: str(value) for name, value in presets.items()} | settings_of(settings)
+    SanitizedGan.configure("default", chosen)  # refuse a bad setting before anything is started
+    job = {
+        "settings": chosen,
+        "shape": shape_of(shape),
+        "class_names": [name.strip() for name in classes.split(",")],
+        "delta": delta,
+        "seed": seed,
+        "min_sites": min_sites,
+        "patience": patience,
+        "round_seconds": round_seconds,
+        "samples": samples,
+        "out": str(out.resolve()),
+    }
+    console = Console(as_json=as_json)
+    started = time.perf_counter()
+    heard: dict[str, Any] = {}
+
+    def report(status: Mapping[str, Any]) -> None:
+        heard.update(status)
+        typer.echo(f"step {status['step']}: {status['sites']} sites", err=True)
+
+    workspace = out.with_name(f"{out.name}.veilset-server")
+    result = run_server(
+        job,
+        workspace=workspace,
+        keys=keys,
+        sites=site_keys or sorted(keys.glob("*.pub")),
+        address=address,
+        report=report,
+    )
+    console.say(f"Release: {out}. Check it with: veilset verify {out}")
+    console.say(
+        f"Bytes of a step: {result['bytes_sent']} to {result['sites']} sites, {result['bytes_received']} from them."
+    )
+    seconds = round(time.perf_counter() - started, 1)
+    console.result({"release": str(out), "seconds": seconds, "workspace": str(workspace), **result})
+
+
+@federate.command()
+@guarded
+def site(
+    private: Annotated[str, typer.Argument(metavar="PRIVATE", help="This site's images: npz[:split], folder, ...")],
+    *,
+    name: Annotated[str, typer.Option("--name", help="What this site is called.")],
+    epsilon: Epsilon,
+    server: Annotated[str, typer.Option("--server", help="Host and port of the server.")],
+    authority: Annotated[Path, typer.Option("--authority", help="The authority's certificate, authority.pem.")],
+    key: Annotated[Path, typer.Option("--key", help="This site's private key.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for ledger, certificate and generator.")],
+    delta: Delta = None,
+    unit: Annotated[str, typer.Option("--unit", help="What is protected: record, or group (a patient).")] = "record",
+    groups: GroupName = None,
+    account: Annotated[Path | None, typer.Option("--account", help="The dataset's account.")] = None,
+    part: Annotated[
+        str | None, typer.Option("--part", help="K/N: keep the K-th of N parts of the records, for simulations.")
+    ] = None,
+    size: Size = None,
+    channels: Channels = None,
+    limit: Limit = None,
+    labels: LabelName = None,
+    classes: Classes = None,
+    seed: Seed = 0,
+) -> None:
+    """Join a federation: answer the server with noised gradients until it ends or the plan is spent."""
+    from safetensors.torch import save_file
+
+    from veilset.cli.synthesize import default_account, unit_of
+    from veilset.core.files import write_whole
+    from veilset.data.opening import open_images
+    from veilset.pipeline.federated.connection import serve_site
+    from veilset.pipeline.federated.site import Site
+    from veilset.privacy.account import Account
+    from veilset.privacy.vault import Vault
+
+    for path in (authority, key):
+        if not path.is_file():
+            raise InputError(f"{path} is missing. Ask the server's keeper for it: veilset federate keys")
+    options = data_options(size, channels, limit, labels, classes, seed)
+    records = open_images(private, groups=groups, progress=RichProgress(), **options)
+    if part is not None:
+        records = _part(records, part)
+    vault = Vault(records, unit=unit_of(unit))
+    out.mkdir(parents=True, exist_ok=True)
+    book = Account(account or default_account(vault))
+    console = Console(as_json=False)
+    own = Site(name, vault, epsilon=epsilon, delta=delta, workspace=out, account=book)
+
+    def keep_generator(weights: Mapping[str, Any]) -> None:
+        save_file({label: tensor.contiguous() for label, tensor in weights.items()}, out / "generator.safetensors")
+
+    try:
+        serve_site(
+            own,
+            server=server,
+            authority=authority.read_bytes(),
+            key=key.read_bytes(),
+            report=console.say,
+            keep_generator=keep_generator,
+        )
+        certificate = own.certificate()
+        write_whole(out / "certificate.json", certificate.to_bytes())
+        console.say(
+            f"{name}: epsilon {certificate.epsilon:.4f}, delta {certificate.delta:g}, for each {vault.facts.unit}. "
+            f"Certificate: {out / 'certificate.json'}"
+        )
+    finally:
+        own.close()
+
+
+@federate.command()
+@guarded
+def simulate(
+    private: Annotated[str, typer.Argument(metavar="PRIVATE", help="Images that are shared out over the sites.")],
+    *,
+    epsilon: Epsilon,
+    out: Out,
+    sites: Annotated[int, typer.Option("--sites", min=2, help="How many sites.")] = 4,
+    delta: Annotated[float, typer.Option("--delta")] = 1e-5,
+    unit: Annotated[str, typer.Option("--unit", help="What is protected: record, or group (a patient).")] = "record",
+    groups: GroupName = None,
+    samples: Samples = 20_000,
+    preset: Preset = "default",
+    settings: Settings = None,
+    size: Size = None,
+    channels: Channels = None,
+    limit: Limit = None,
+    labels: LabelName = None,
+    classes: Classes = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run server and sites on this machine: real processes, TLS and keys on loopback, no cluster."""
+    from veilset.core.files import require_absent
+    from veilset.data.opening import open_images
+    from veilset.pipeline.federated.keys import AUTHORITY, write_keys
+
+    require_absent(out)
+    options = data_options(size, channels, limit, labels, classes, seed)
+    records = open_images(private, groups=groups, **options)
+    workspace = out.with_name(f"{out.name}.veilset-simulation")
+    require_absent(workspace)
+    workspace.mkdir(parents=True)
+    names = [f"site-{number}" for number in range(1, sites + 1)]
+    folder = workspace / "keys"
+    write_keys(folder, names, [_LOOPBACK])
+    address = f"{_LOOPBACK}:{_free_port()}"
+    chosen = [f"--set={pair}" for pair in settings or []]
+    command = [sys.executable, "-m", "veilset", "federate"]
+    class_names = ",".join(records.class_names)
+    served = [*command, "server", "--out", str(out), "--keys", str(folder), "--address", address, "--delta", str(delta)]
+    served += ["--shape", "x".join(map(str, records.shape)), "--classes", class_names, "--min-sites", str(sites)]
+    served += ["--samples", str(samples), "--preset", preset, "--seed", str(seed), *chosen]
+    served += ["--json"] if as_json else []
+    given = {"--groups": groups, "--size": size, "--channels": channels, "--limit": limit, "--labels": labels}
+    passed = [text for option, value in given.items() if value is not None for text in (option, str(value))]
+    children = [subprocess.Popen(served)]
+    try:
+        for number, name in enumerate(names, start=1):
+            joined = [*command, "site", private, "--name", name, "--epsilon", str(epsilon), "--server", address]
+            joined += ["--authority", str(folder / AUTHORITY), "--key", str(folder / f"{name}.key"), "--unit", unit]
+            joined += ["--out", str(workspace / name), "--part", f"{number}/{sites}", "--classes", class_names]
+            joined += ["--account", str(workspace / name / "account.sqlite"), "--seed", str(seed), *passed]
+            log = (workspace / f"{name}.log").open("wb")
+            children.append(subprocess.Popen(joined, stdout=log, stderr=log))
+        if children[0].wait() != 0:
+            raise VeilsetError(f"The federation failed. Logs are in {workspace}.")
+        for child in children[1:]:
+            child.wait(60)
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.terminate()
+
+
+def _part(records: "Records", text: str) -> "Records":
+    """The K-th of N parts; a group stays whole."""
+    import numpy as np
+
+    from veilset.data.images import ImageSet
+
+    number, _, count = text.partition("/")
+    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise InputError(f"Expected --part K/N with 1 <= K <= N, got {text!r}.")
+    if not isinstance(records, ImageSet):
+        raise InputError("--part needs images that fit into memory.")
+    owners = np.arange(len(records)) if records.groups is None else np.unique(records.groups, return_inverse=True)[1]
+    return records.subset(np.flatnonzero(owners % int(count) == int(number) - 1))
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port

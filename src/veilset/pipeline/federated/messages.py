@@ -1,0 +1,47 @@
+"""What travels between server and sites: plain facts and tensors, in Flower's messages, of three kinds.
+
+Flower's telemetry is turned off here, before Flower is imported.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from veilset.core.errors import InputError
+
+INVITATION, QUESTION, FAREWELL = "query.join", "query.ask", "query.done"
+POLL_SECONDS = 0.05
+
+
+def pack(facts: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> RecordDict:
+    """Plain facts and tensors as the content of a message. Nothing else has a form to travel in."""
+    arrays = {name: Array(value.detach().cpu().numpy()) for name, value in (tensors or {}).items()}
+    return RecordDict({"facts": ConfigRecord({"json": json.dumps(facts)}), "tensors": ArrayRecord(arrays)})
+
+
+def unpack(content: RecordDict) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What `pack` put in; another form raises."""
+    try:
+        facts, arrays = content["facts"], content["tensors"]
+        assert isinstance(facts, ConfigRecord)
+        assert isinstance(arrays, ArrayRecord)
+        plain = json.loads(str(facts["json"]))
+        return plain, {name: torch.from_numpy(np.array(array.numpy())) for name, array in arrays.items()}
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"A message is not of the form expected: {type(error).__name__} {error}.") from error
+
+
+def bytes_of(content: RecordDict) -> int:
+    """What a message weighs on the wire, but for its envelope."""
+    facts, arrays = content["facts"], content["tensors"]
+    assert isinstance(facts, ConfigRecord)
+    assert isinstance(arrays, ArrayRecord)
+    return len(str(facts["json"])) + sum(len(array.data) for array in arrays.values())
