@@ -29,10 +29,10 @@ from veilset.core.records import Records
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
 from veilset.models.critics import KernelCritic, build_critic
 from veilset.models.generators import build_generator, description_of
-from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
+from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import PublicFacts
 from veilset.training.class_statistics import public_embedding, require_square
 from veilset.training.dpsgd import ClippedGradients, sampling_rate_for
@@ -41,25 +41,21 @@ from veilset.training.gan import (
     AdversarialLoss,
     Balance,
     GeneratorTraining,
+    MovingAverage,
     Replay,
     check_loss,
-    even_labels,
     generated_losses,
     generator_losses,
     penalty_on_generated,
     real_losses,
-    sample_images,
 )
-from veilset.training.gan_health import inspect, require_finite, soft_labels_of
-from veilset.training.teachers import TeacherConfig, plan_teacher, train_teacher
+from veilset.training.gan_release import FittedGenerator, plan_labels, train_labels
 
 CriticKind = Literal["kernel", "scattering", "dcgan", "resnet"]
 GeneratorKind = Literal["modulated", "dcgan", "resnet"]
 
 _CRITIC = "critic"
-_TEACHER = "teacher"
-_LOOKED_AT = 20  # images of each class in the report on collapse
-_LINEAR_RATE, _NETWORK_RATE = 40.0, 0.001
+_LINEAR_RATE, _NETWORK_RATE = 200.0, 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +71,7 @@ class DpganConfig(Config):
         clip_norm: of one unit's gradient.
         critic_learning_rate: 0 is the rule's: SGD with momentum for a linear critic, Adam for a network.
         critic_memory: steps after which a linear critic has forgotten; its weights decay accordingly. 0 is never.
+        real_memory: steps over which the noisy gradients of the real half are averaged; 1 is no average.
         critic_steps: critic steps for each generator step, at first.
         most_critic_steps: where the balance may take that number.
         penalty: weight of the critic's squared gradient at generated images; for networks.
@@ -99,7 +96,8 @@ class DpganConfig(Config):
     batch: int = 8192
     clip_norm: float = 0.5
     critic_learning_rate: float = 0.0
-    critic_memory: int = 100
+    critic_memory: int = 1
+    real_memory: int = 100
     critic_steps: int = 1
     most_critic_steps: int = 4
     penalty: float = 0.0
@@ -108,7 +106,7 @@ class DpganConfig(Config):
     generator_learning_rate: float = 0.002
     ema_decay: float = 0.98
     teacher_share: float = 0.3
-    teacher_weight: float = 0.1
+    teacher_weight: float = 0.01
     teacher_images: int = 30
     pretraining_steps: int = 0
     random_features: int = 2048
@@ -124,7 +122,7 @@ class DpganConfig(Config):
                     f"Expected {name} to be one of {', '.join(get_args(known))}, got {getattr(self, name)!r}."
                 )
         Balance(self.critic_steps, self.most_critic_steps)
-        for name in ("steps", "batch", "generated_batch", "replay", "latent_size", "teacher_images"):
+        for name in ("steps", "batch", "generated_batch", "replay", "latent_size", "teacher_images", "real_memory"):
             if getattr(self, name) < 1:
                 raise InputError(f"Expected {name} of at least 1, got {getattr(self, name)}.")
         for name in (
@@ -188,34 +186,16 @@ class Dpgan(Method):
         require_square(facts)
         share = self.config.teacher_share
         rate = sampling_rate_for(min(self.config.batch, facts.units), facts.units)
-
-        def critic(noise: float) -> Event:
-            return Event(label=_CRITIC, noise_multiplier=noise, sampling_rate=rate, count=self.config.steps)
-
-        alone = calibrate(budget, lambda noise: [critic(noise)])
-        events = [critic(alone)]
+        parts = [Part(event=lambda noise: _of_critic(noise, rate, self.config.steps), share=1 - share)]
         if share:
-            _, whole = plan_teacher(TeacherConfig(label=_TEACHER), facts, False, budget)
-
-            def both(factor: float) -> list[Event]:
-                noise = factor * whole.noise_multiplier / math.sqrt(share)
-                teacher = plan_teacher(TeacherConfig(label=_TEACHER, noise_multiplier=noise), facts, False, budget)[1]
-                return [teacher, critic(factor * alone / math.sqrt(1 - share))]
-
-            events = both(calibrate(budget, both))
+            parts.insert(0, Part(event=lambda noise: plan_labels(facts, budget, noise)[1], share=share))
+        events = share_budget(budget, parts)
         return Plan(budget=budget, events=tuple(events), facts=self._plan_facts(events[-1], facts))
 
     def fit(self, session: Session, public: Records | None, context: Context) -> None:
         """Train the classifier, then critic and generator in turn."""
         facts, config = session.facts, self.config
-        teacher: nn.Module | None = None
-        if config.teacher_share:
-            event = session.planned(_TEACHER)
-            wanted = TeacherConfig(label=_TEACHER, noise_multiplier=event.noise_multiplier)
-            recipe, planned = plan_teacher(wanted, facts, False, session.plan.budget)
-            assert planned == event
-            teacher = train_teacher(session, recipe, event, None, context).network
-        self._teacher, self._facts, self._device = teacher, facts, context.device
+        teacher = train_labels(session, context) if config.teacher_share else None
         size, _, channels = facts.shape
         generator = build_generator(
             config.generator,
@@ -228,38 +208,27 @@ class Dpgan(Method):
         )
         training = Adversaries(config, self._critic(facts, context), generator, teacher, context)
         training.run(session, public, context)
-        self._generator = training.of_generator.finish()
-        require_finite(self._generator, "the generator")
+        self._fitted = FittedGenerator(
+            generator=training.of_generator.finish(), teacher=teacher, facts=facts, device=context.device
+        )
 
     def sample(self, count: int, seed: int = 0) -> Samples:
         """Draw images, every class alike often; the classifier, where there is one, labels what it sees on them."""
-        if not hasattr(self, "_generator"):
+        if not hasattr(self, "_fitted"):
             raise self.not_fitted()
-        labels = even_labels(count, self._facts.classes)
-        images = sample_images(self._generator, labels, seed)
-        if self._teacher is None:
-            return Samples(
-                images=images, labels=labels, soft_labels=np.eye(self._facts.classes, dtype=np.float32)[labels]
-            )
-        soft = soft_labels_of(self._teacher, images, self._device)
-        return Samples(images=images, labels=soft.argmax(axis=1).astype(np.int64), soft_labels=soft)
+        images, labels, soft_labels = self._fitted.draw(count, seed)
+        return Samples(images=images, labels=labels, soft_labels=soft_labels)
 
     def models(self) -> dict[str, ReleasedModel]:
         """The generator, with what rebuilds it."""
-        if not hasattr(self, "_generator"):
+        if not hasattr(self, "_fitted"):
             raise self.not_fitted()
-        return {
-            "generator": ReleasedModel(
-                weights=self._generator.state_dict(), description=description_of(self._generator)
-            )
-        }
+        generator = self._fitted.generator
+        return {"generator": ReleasedModel(weights=generator.state_dict(), description=description_of(generator))}
 
     def warnings(self) -> list[str]:
         """Collapse and lost classes, seen on generated images."""
-        labels = even_labels(_LOOKED_AT * self._facts.classes, self._facts.classes)
-        images = sample_images(self._generator, labels, seed=0)
-        seen_as = None if self._teacher is None else soft_labels_of(self._teacher, images, self._device).argmax(axis=1)
-        return inspect(images, labels, self._facts.classes, seen_as).warnings(self._facts.class_names)
+        return self._fitted.warnings()
 
     def _critic(self, facts: PublicFacts, context: Context) -> nn.Module:
         size, _, channels = facts.shape
@@ -304,6 +273,7 @@ class Adversaries:
         )
         self.balance = Balance(config.critic_steps, config.most_critic_steps)
         self.replay = Replay(config.replay)
+        self.real = MovingAverage(config.real_memory)
 
     def run(self, session: Session, public: Records | None, context: Context) -> None:
         """Take all paid steps, from where an earlier part of this run stopped."""
@@ -351,7 +321,7 @@ class Adversaries:
         if self.config.penalty:
             loss = loss + self.config.penalty * penalty_on_generated(self.critic, rows, labels)
         free = torch.autograd.grad(loss, self.gradients.parameters)
-        for parameter, of_real, of_generated in zip(self.gradients.parameters, real, free, strict=True):
+        for parameter, of_real, of_generated in zip(self.gradients.parameters, self.real.add(real), free, strict=True):
             parameter.grad = of_real + of_generated
         self.optimizer.step()
         if self.balance.due():
@@ -410,6 +380,7 @@ class Adversaries:
             "generator": self.of_generator.state(),
             "balance": self.balance.state(),
             "replay": self.replay.kept,
+            "real": self.real.state(),
         }
 
     def _load(self, state: Mapping[str, Any]) -> None:
@@ -417,7 +388,12 @@ class Adversaries:
         self.optimizer.load_state_dict(state["optimizer"])
         self.of_generator.load(state["generator"])
         self.balance.load(state["balance"])
+        self.real.load(state["real"])
         self.replay.kept = [(rows.to(self.device), labels.to(self.device)) for rows, labels in state["replay"]]
+
+
+def _of_critic(noise: float, rate: float, steps: int) -> Event:
+    return Event(label=_CRITIC, noise_multiplier=noise, sampling_rate=rate, count=steps)
 
 
 def _critic_optimizer(parameters: list[nn.Parameter], config: DpganConfig) -> torch.optim.Optimizer:

@@ -125,6 +125,29 @@ class Replay:
         return torch.cat(rows), torch.cat(labels)
 
 
+class MovingAverage:
+    """Of lists of tensors, over about `memory` of them; the first ones count alike, so that it starts without bias."""
+
+    def __init__(self, memory: int) -> None:
+        self.memory, self.count = memory, 0
+        self.value: list[Tensor] = []
+
+    def add(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Take in one list; the average so far."""
+        self.count += 1
+        share = 1 / min(self.count, self.memory)
+        self.value = [old.lerp(new, share) for old, new in zip(self.value or tensors, tensors, strict=True)]
+        return self.value
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and plain data that `load` takes up."""
+        return {"count": self.count, "value": self.value}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from an earlier `state`."""
+        self.count, self.value = int(state["count"]), list(state["value"])
+
+
 class GeneratorTraining:
     """A conditional generator, its optimizer and the moving average of its weights, which is what is released.
 

@@ -1,0 +1,36 @@
+"""One budget for several events: each gets a share, and together they cost what the budget allows."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from veilset.core.errors import InputError
+from veilset.privacy.accounting import calibrate
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """An event as a function of its noise multiplier, and its share of the privacy."""
+
+    event: Callable[[float], Event]
+    share: float
+
+
+def share_budget(budget: Budget, parts: Sequence[Part]) -> list[Event]:
+    """The events of all parts: with s_i the noise that would spend the budget alone, f s_i / sqrt(share_i).
+
+    For Gaussian sums over the whole vault f is 1; sampling makes it differ a little, and it is calibrated.
+    """
+    total = sum(part.share for part in parts)
+    if not parts or min(part.share for part in parts) <= 0 or abs(total - 1) > 1e-9:
+        raise InputError(f"Expected shares above 0 that add up to 1, got {[part.share for part in parts]}.")
+    alone = [calibrate(budget, lambda noise, part=part: [part.event(noise)]) for part in parts]  # type: ignore[misc]
+    if len(parts) == 1:
+        return [parts[0].event(alone[0])]
+
+    def together(factor: float) -> list[Event]:
+        return [part.event(factor * noise / math.sqrt(part.share)) for part, noise in zip(parts, alone, strict=True)]
+
+    return together(calibrate(budget, together))

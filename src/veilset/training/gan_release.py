@@ -1,0 +1,71 @@
+"""A finished generator and what is released of it: labelled images, and a word on how they look.
+
+The labels come from a private classifier that has a share of the budget (training/teachers).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from veilset.core.records import Images, Labels
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event
+from veilset.privacy.mechanisms import Session
+from veilset.privacy.vault import PublicFacts
+from veilset.training.gan import even_labels, sample_images
+from veilset.training.gan_health import inspect, require_finite, soft_labels_of
+from veilset.training.teachers import Recipe, TeacherConfig, plan_teacher, train_teacher
+from veilset.training.teachers.fitting import Context
+
+_TEACHER = "teacher"
+_LOOKED_AT = 20  # images of each class in the report on collapse
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedGenerator:
+    """A generator that no longer moves, and the private classifier that labels its images, where there is one."""
+
+    generator: nn.Module
+    teacher: nn.Module | None
+    facts: PublicFacts
+    device: str
+
+    def __post_init__(self) -> None:
+        require_finite(self.generator, "the generator")
+
+    def draw(self, count: int, seed: int) -> tuple[Images, Labels, NDArray[np.float32]]:
+        """Images, every class asked for alike often; labels and soft labels are what the classifier sees on them.
+
+        Without a classifier they are those that the generator was asked for.
+        """
+        asked = even_labels(count, self.facts.classes)
+        images = sample_images(self.generator, asked, seed)
+        if self.teacher is None:
+            return images, asked, np.eye(self.facts.classes, dtype=np.float32)[asked]
+        soft = soft_labels_of(self.teacher, images, self.device)
+        return images, soft.argmax(axis=1).astype(np.int64), soft
+
+    def warnings(self) -> list[str]:
+        """Collapse and lost classes, seen on generated images."""
+        asked = even_labels(_LOOKED_AT * self.facts.classes, self.facts.classes)
+        images, seen_as, _ = self.draw(len(asked), seed=0)
+        known = None if self.teacher is None else seen_as
+        return inspect(images, asked, self.facts.classes, known).warnings(self.facts.class_names)
+
+
+def plan_labels(facts: PublicFacts, budget: Budget, noise: float) -> tuple[Recipe, Event]:
+    """The classifier that labels a release, at a given noise; its batch and steps are those of the budget."""
+    return plan_teacher(TeacherConfig(label=_TEACHER, noise_multiplier=noise), facts, False, budget)
+
+
+def train_labels(session: Session, context: Context) -> nn.Module:
+    """Train the classifier that the session's plan names.
+
+    Privacy: as `train_teacher`; event "teacher" of the plan.
+    """
+    event = session.planned(_TEACHER)
+    recipe, planned = plan_labels(session.facts, session.plan.budget, event.noise_multiplier)
+    assert planned == event
+    return train_teacher(session, recipe, event, None, context).network
