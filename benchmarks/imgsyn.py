@@ -12,7 +12,6 @@ students are scored on the rest, the test set is not read, and lines go to bench
 import argparse
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 import veilset.training  # noqa: F401  (thread settings, before torch)
 
 import numpy as np  # isort: skip
-import torch
+from machine import machine  # isort: skip
 
 from veilset.data.images import ImageSet
 from veilset.data.npz import read_npz
@@ -185,22 +184,13 @@ def measure(case: Case, seed: int, samples: int | None, extra: Mapping[str, str]
         "seconds": round(seconds),
         "cpu_seconds": round(cpu_seconds),
         "peak_mb": peak_mb,
-        "load": round(os.getloadavg()[0], 1),
-        "threads": torch.get_num_threads(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
-        "commit": _commit(),
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **machine(),
     }
 
 
 def _public(name: str, shape: tuple[int, int, int]) -> ImageSet:
     records = read_npz(DATA / f"{name}.npz", "train")
     return records if tuple(records.shape) == tuple(shape) else records.with_channels(shape[2]).resize(shape[0])
-
-
-def _commit() -> str:
-    found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
-    return found.stdout.strip()
 
 
 def main() -> None:

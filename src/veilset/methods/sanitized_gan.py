@@ -49,6 +49,7 @@ _LOOKED_AT = 100  # images of each class that are inspected for collapse
 _CHECKPOINT_EVERY = 10
 _COARSE_SIDE = 14
 _FEWEST_UNITS_PER_CRITIC = 5
+_FEWEST_POINTS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +60,10 @@ class SanitizedGanConfig(Config):
         scheme: "together": all critics answer at every step and their mean is noised; "in_turn": one after the other.
         critic: "code": a small critic on fixed codes of the images, noised there; "image": a convolutional critic,
             noised at the pixels, as in the thesis.
-        critics: number of shards; 0 is the rule: one for every `units_per_critic` units.
-        units_per_critic: of the rule.
+        critics: number of shards; 0 is the rule: one for every five units, at most `most_critics`.
+        most_critics: of the rule.
         steps: noised answers, each of which moves the generator once.
-        points: generated images of an answer.
+        points: generated images of an answer; 0 is the rule: two of each class, at least eight.
         clip_norm: of a whole answer; answers are usually longer, so that all count alike.
         critic_updates: updates of a critic before each answer.
         warmup: updates of a critic before its first.
@@ -85,9 +86,9 @@ class SanitizedGanConfig(Config):
     scheme: Literal["together", "in_turn"] = "together"
     critic: Literal["code", "image"] = "code"
     critics: int = 0
-    units_per_critic: int = 24
-    steps: int = 200
-    points: int = 20
+    most_critics: int = 2500
+    steps: int = 100
+    points: int = 0
     clip_norm: float = 0.01
     critic_updates: int = 5
     warmup: int = 50
@@ -96,7 +97,7 @@ class SanitizedGanConfig(Config):
     penalty: float = 10.0
     hidden: int = 0
     code_size: int = 64
-    brightness: float = 0.5
+    brightness: float = 1.0
     pictures: int = 2000
     generator: Literal["modulated", "dcgan", "resnet"] = "modulated"
     latent: Literal["gaussian", "bernoulli"] = "gaussian"
@@ -107,15 +108,16 @@ class SanitizedGanConfig(Config):
     published_noise: float = 1.02
 
     def __post_init__(self) -> None:
-        least_one = ("units_per_critic", "steps", "points", "critic_updates", "critic_batch", "latent_size")
-        for name in least_one:
+        for name in ("steps", "critic_updates", "critic_batch", "latent_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"Expected {name} >= 1, got {getattr(self, name)}.")
         for name in ("clip_norm", "critic_rate", "learning_rate", "published_noise"):
             if not getattr(self, name) > 0:
                 raise InputError(f"Expected {name} > 0, got {getattr(self, name)}.")
-        if self.critics < 0 or self.critics == 1:
-            raise InputError(f"Expected critics 0 (the rule) or at least 2, got {self.critics}.")
+        if self.critics < 0 or self.critics == 1 or self.points < 0:
+            raise InputError(
+                f"Expected critics 0 (the rule) or at least 2 and points >= 0, got {self.critics} and {self.points}."
+            )
         if min(self.warmup, self.penalty, self.hidden) < 0 or not 0 <= self.ema_decay < 1:
             raise InputError(
                 f"Expected warmup, penalty and hidden >= 0 and ema_decay in [0, 1), got {self.warmup}, {self.penalty}, "
@@ -139,9 +141,9 @@ class SanitizedGan(Method):
     config: SanitizedGanConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
-        "fast": {"steps": 30, "units_per_critic": 60, "warmup": 20, "pictures": 600, "code_size": 32},
+        "fast": {"steps": 30, "most_critics": 100, "warmup": 20, "pictures": 600, "code_size": 32},
         "paper": {
-            "critic": "image", "units_per_critic": 600, "points": 32, "generator": "dcgan", "latent_size": 100,
+            "critic": "image", "most_critics": 100, "points": 32, "generator": "dcgan", "latent_size": 100,
             "learning_rate": 1e-4, "critic_rate": 1e-4, "steps": 2000, "critic_batch": 32, "width": 128,
         },
     }  # fmt: skip
@@ -179,8 +181,7 @@ class SanitizedGan(Method):
                 "critics": critics,
                 "noise on a coordinate of the mean answer, together, in clip norms": 2 * noise_together / critics,
                 "noise on a coordinate of an answer, in turn, in clip norms": 2 * noise_in_turn,
-                "a coordinate of an answer, in clip norms": 1
-                / math.sqrt(self.config.points * answer_width(self.config, facts)),
+                "a coordinate of an answer, in clip norms": 1 / math.sqrt(math.prod(answer_shape(self.config, facts))),
             },
         )
 
@@ -219,7 +220,7 @@ class SanitizedGan(Method):
             rounds.sight.rows,
             label=_ANSWERS,
             critics=self._critics(session.facts),
-            shape=(self.config.points, *rounds.critic.shape),
+            shape=rounds.shape,
             clip_norm=self.config.clip_norm,
         )
 
@@ -251,8 +252,8 @@ class SanitizedGan(Method):
         return self._warnings
 
     def _critics(self, facts: PublicFacts) -> int:
-        critics = self.config.critics or max(2, facts.units // self.config.units_per_critic)
         most = facts.units // _FEWEST_UNITS_PER_CRITIC
+        critics = self.config.critics or max(2, min(most, self.config.most_critics))
         if critics > most:
             raise InputError(
                 f"Expected 2 to {most} critics for {facts.units} {facts.unit}s (at least {_FEWEST_UNITS_PER_CRITIC} "
@@ -263,8 +264,8 @@ class SanitizedGan(Method):
     def _fit_as_published(self, session: Session, rounds: "Rounds", context: Context) -> None:
         """One critic on all records, rows clipped one by one, noise as in the thesis. No guarantee."""
         config, critic, records = self.config, rounds.critic, session.records_without_guarantee()
-        labels = torch.from_numpy(records.labels)
-        images = torch.from_numpy(records.read(np.arange(len(labels))))
+        labels = torch.tensor(records.labels)
+        images = torch.tensor(records.read(np.arange(len(labels))))
         rows = torch.cat([rounds.sight.rows(part, part) for part in torch.split(images, 500)])
         state, count = critic.start(), torch.tensor(len(rows))
         coins = torch_generator(context.seed, "published noise")
@@ -273,7 +274,7 @@ class SanitizedGan(Method):
                 state, answer = critic.advance(state, rows, labels, count, rounds.query(warm=step > 0))
                 lengths = answer.flatten(1).norm(dim=1).clamp(min=1.0).view(-1, *(1 for _ in critic.shape))
                 noise = config.published_noise * torch.randn(answer.shape, generator=coins)
-                rounds.follow((answer / lengths + noise).detach(), config.points)
+                rounds.follow((answer / lengths + noise).detach(), len(answer))
                 task.advance()
         self.adopt(rounds, session.facts)
 
@@ -284,17 +285,17 @@ class Rounds:
     def __init__(self, config: SanitizedGanConfig, facts: PublicFacts, context: Context) -> None:
         self.config, (size, _, channels) = config, facts.shape
         self.sight = _Sight(config, facts, context.seed, context.device)
-        width = answer_width(config, facts)
+        self.shape = answer_shape(config, facts)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(context.seed, "shard critics"))
             critic = (
-                CodeCritic(width, facts.classes, config.hidden)
+                CodeCritic(self.shape[1], facts.classes, config.hidden)
                 if config.critic == "code"
                 else build_critic("dcgan", size=size, channels=channels, classes=facts.classes, width=16, norm="none")
             )
         self.critic = CriticTraining(
             critic=critic,
-            shape=(width,) if config.critic == "code" else (channels, size, size),
+            shape=self.shape[1:],
             batch=config.critic_batch,
             learning_rate=config.critic_rate,
             penalty=config.penalty,
@@ -324,7 +325,7 @@ class Rounds:
         with torch.no_grad():
             images, labels = self.training.draw(updates * count, "for the critics")
             fakes = self.sight.points(images)
-        images, point_labels = self.training.draw(self.config.points, "to be scored")
+        images, point_labels = self.training.draw(self.shape[0], "to be scored")
         self._seen = self.sight.points(images)
         query = {
             "fakes": fakes.view(updates, count, *fakes.shape[1:]),
@@ -343,12 +344,12 @@ class Rounds:
         self._seen = None
 
 
-def answer_width(config: SanitizedGanConfig, facts: PublicFacts) -> int:
-    """Coordinates of one row of an answer."""
-    size, _, channels = facts.shape
+def answer_shape(config: SanitizedGanConfig, facts: PublicFacts) -> tuple[int, ...]:
+    """Points, and the coordinates of each of them."""
+    (size, _, channels), points = facts.shape, config.points or max(_FEWEST_POINTS, 2 * facts.classes)
     if config.critic == "image":
-        return size * size * channels
-    return config.code_size + channels * (size // max(1, size // _COARSE_SIDE)) ** 2
+        return points, channels, size, size
+    return points, config.code_size + channels * (size // max(1, size // _COARSE_SIDE)) ** 2
 
 
 class _Sight:

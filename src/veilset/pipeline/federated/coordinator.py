@@ -128,7 +128,7 @@ class Coordinator:
 
     def take(self, answers: Mapping[int, Tensor]) -> None:
         """Move the generator along the mean of what the sites answered."""
-        shape = (self.method.config.points, *self.rounds.critic.shape)
+        shape = self.rounds.shape
         for node, answer in answers.items():
             if tuple(answer.shape) != shape or not bool(torch.isfinite(answer).all()):
                 raise VeilsetError(f"{self.members[node].name} sent an answer that is not of the shape {shape}.")

@@ -1,0 +1,141 @@
+"""A federation of real processes over TLS: one site is killed, one joins late, a stranger is turned away.
+
+The server's process is searched for private pixels while it works, and a site's process as well, to see that the search
+finds them where they are.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from veilset.cli.federate import _free_port
+from veilset.privacy.accounting import epsilon_of
+from veilset.privacy.ledger import check_chain, read_ledger
+from veilset.release.verify import verify_release
+
+pytest.importorskip("flwr", reason="needs the extra `federated`")
+
+SITES = ("north", "south", "east", "west")
+STEPS = 12
+SETTINGS = [
+    "--preset=fast", f"--set=steps={STEPS}", "--set=critics=4", "--set=warmup=3", "--set=critic_updates=1",
+    "--set=pictures=80", "--set=code_size=16", "--set=width=16", "--set=latent_size=16",
+]  # fmt: skip
+VEILSET = [sys.executable, "-m", "veilset", "federate"]
+
+
+class Federation:
+    """The processes of one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.children = folder, dict[str, "subprocess.Popen[bytes]"]()
+        self.address = f"127.0.0.1:{_free_port()}"
+        self.environment = os.environ | {"OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(folder / "state")}
+
+    def start(self, name: str, arguments: list[str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.children[name] = subprocess.Popen(arguments, stdout=log, stderr=log, env=self.environment)
+
+    def site(self, name: str, key: str | None = None) -> None:
+        keys = self.folder / "keys"
+        data = [str(self.folder / f"{name}.npz"), "--name", name, "--epsilon", "8", "--server", self.address]
+        secrets = ["--authority", str(keys / "authority.pem"), "--key", str(keys / f"{key or name}.key")]
+        self.start(name, [*VEILSET, "site", *data, *secrets, "--out", str(self.folder / name)])
+
+    def status(self) -> dict[str, Any]:
+        place = self.folder / "release.veilset-server" / "status.json"
+        return json.loads(place.read_bytes()) if place.exists() else {}
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def wait(self, until: Callable[[], bool], what: str, seconds: float = 240) -> None:
+        deadline = time.monotonic() + seconds
+        while not until():
+            logs = {name: self.log(name)[-400:] for name in self.children}
+            assert self.children["server"].poll() is None or until(), f"The server has ended before {what}: {logs}"
+            assert time.monotonic() < deadline, f"Waited too long for {what}: {self.status()} {logs}"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    made = Federation(tmp_path)
+    for place, name in enumerate(SITES):
+        pixels = np.random.default_rng(place).integers(0, 256, (60, 16, 16), dtype=np.uint8)
+        np.savez(tmp_path / f"{name}.npz", images=pixels, labels=np.arange(60) % 2)
+    subprocess.run([*VEILSET, "keys", str(tmp_path / "keys"), "--sites", ",".join(SITES)], check=True)
+    subprocess.run([*VEILSET, "keys", str(tmp_path / "others"), "--sites", "stranger"], check=True)
+    (tmp_path / "keys" / "stranger.key").write_bytes((tmp_path / "others" / "stranger.key").read_bytes())
+    yield made
+    for child in made.children.values():
+        if child.poll() is None:
+            child.terminate()
+            child.wait(20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_federation_of_processes(federation: Federation, tmp_path: Path) -> None:
+    server = [*VEILSET, "server", "--out", str(tmp_path / "release"), "--keys", str(tmp_path / "keys"), "--json"]
+    server += ["--address", federation.address, "--shape", "16x16x1", "--classes", "0,1", "--min-sites", "2"]
+    federation.start("server", [*server, "--samples", "20", "--round-seconds", "30", *SETTINGS])
+    for name in SITES[:3]:
+        federation.site(name)
+    np.savez(tmp_path / "stranger.npz", **np.load(tmp_path / "north.npz"))
+    federation.site("stranger")
+
+    federation.wait(lambda: federation.status().get("step", 0) >= 2, "the second step")
+    private = np.load(tmp_path / "north.npz")["images"]
+    assert holds(federation.children["north"].pid, private), "the search does not find pixels where they are"
+    assert not holds(federation.status()["pid"], private), "private pixels are in the server's memory"
+
+    federation.children["south"].send_signal(signal.SIGKILL)
+    federation.site("west")  # late
+    federation.wait(lambda: (tmp_path / "release").is_dir(), "the release")
+    federation.wait(lambda: federation.children["server"].poll() is not None, "the server's end", 60)
+
+    found = verify_release(tmp_path / "release")
+    assert found.ok, found.problems
+    assert found.epsilon == pytest.approx(8.0, abs=0.05)
+    result = json.loads(federation.log("server").splitlines()[-1])
+    assert 0 < result["bytes_received"] < result["bytes_sent"]
+    for name in ("north", "east"):
+        federation.children[name].wait(60)
+        assert (tmp_path / name / "certificate.json").is_file(), federation.log(name)
+        assert (tmp_path / name / "generator.safetensors").is_file()
+    for name in SITES:
+        lines = read_ledger(tmp_path / name / "ledger.jsonl")
+        assert epsilon_of(check_chain(lines), 1e-5) == pytest.approx(8.0, abs=0.05)
+        answered = sum(line["body"]["steps"] for line in lines if line["kind"] == "lease")
+        assert 1 <= answered <= STEPS
+        assert (answered == STEPS) == (name in ("north", "east"))
+    assert not (tmp_path / "stranger" / "ledger.jsonl").exists(), "a stranger was invited"
+
+
+def holds(pid: int, images: np.ndarray) -> bool:
+    """Whether the memory of a process holds the pixels of any of the images, as bytes or as floats."""
+    wanted = [images[0, :8].tobytes(), images[7, :8].tobytes(), (images[3, :4].astype(np.float32) / 255).tobytes()]
+    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for line in maps:
+            place, rights = line.split()[:2]
+            if not rights.startswith("rw") or "[v" in line:
+                continue
+            start, end = (int(text, 16) for text in place.split("-"))
+            try:
+                memory.seek(start)
+                content = memory.read(end - start)
+            except OSError:
+                continue
+            if any(pixels in content for pixels in wanted):
+                return True
+    return False
