@@ -34,6 +34,7 @@ DATA_FREE = {
 }
 TINY: dict[str, dict[str, str]] = {
     "dfd": {**DATA_FREE, "teacher_steps": "20"},
+    "dpaf": {"layout": "C1-C1-x", "steps": "4", "mu": "2", "width": "4", "generated_batch": "8"},
     "dpgan": {"steps": "3", "random_features": "64", "pictures": "40", "generated_batch": "8"},
     "imgsyn": {"iterations": "2", "batch": "20"},
     "latent": {"generator_steps": "2", "inversion_steps": "2"},

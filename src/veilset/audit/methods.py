@@ -46,6 +46,11 @@ _CRITICS = {"critics": "2", "steps": "4", "warmup": "2", "critic_updates": "2", 
 
 _LATENT = {"generator_steps": "1", "inversion_steps": "1", "dimensions": "4"}
 
+_AGGREGATED = {
+    "layout": "C1-C1-x", "steps": "4", "mu": "2", "width": "2", "generated_batch": "8", "conv1_steps": "2",
+    "teacher_share": "0",
+}  # fmt: skip
+
 AUDITS: dict[str, tuple[MethodAudit, ...]] = {
     "dfd": (
         MethodAudit(form="A, DP-SGD teacher", settings={**_DATA_FREE, "teacher_steps": "5"}),
@@ -54,6 +59,10 @@ AUDITS: dict[str, tuple[MethodAudit, ...]] = {
             settings={**_DATA_FREE, "variant": "B", "teachers": "2", "rounds": "2"},
             records=4,
         ),
+    ),
+    "dpaf": (
+        MethodAudit(form="aggregate and conv2*", settings=_AGGREGATED),
+        MethodAudit(form="with a private conv1", settings={**_AGGREGATED, "conv1": "frozen"}, runs=300),
     ),
     "dpgan": (
         MethodAudit(

@@ -7,6 +7,7 @@ METHODS: Registry[type[Method]] = Registry(
     "method",
     {
         "dfd": "veilset.methods.dfd:Dfd",
+        "dpaf": "veilset.methods.dpaf:Dpaf",
         "dpgan": "veilset.methods.dpgan:Dpgan",
         "imgsyn": "veilset.methods.imgsyn:Imgsyn",
         "latent": "veilset.methods.latent:Latent",

@@ -1,0 +1,386 @@
+"""dpaf: a GAN whose critic reads noisy sums of features (DPAF, aggregation in the forward phase).
+
+The paper's Theorem 1 does not hold (docs/dpaf.md has the counter-example). What holds keeps its idea: conv1 is fixed
+before the critic starts, features are clipped and summed with noise, conv3* and FC* see noisy sums and are free, and
+conv2* is trained through the noisy sum, on fresh samples.
+
+Privacy: unit as in the vault (a sampled group gives one image drawn at random); relation add/remove-one; sensitivity R
+of the aggregate, `clip_norm` of conv2*, `conv1_clip_norm` of a private conv1; events Poisson-sampled Gaussians, one
+line each; assumes layers that treat every image alone, which is tried on random images first.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from veilset.core.errors import InputError
+from veilset.core.randomness import torch_generator
+from veilset.core.records import Records
+from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
+from veilset.models.aggregation import AggregatingCritic, Layout
+from veilset.models.generators import build_generator, description_of
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event, Plan
+from veilset.privacy.mechanisms import GradientSteps, Session
+from veilset.privacy.sharing import Part, share_budget
+from veilset.privacy.vault import PublicFacts
+from veilset.training.aggregated import (
+    NoisyMeans,
+    class_means,
+    class_rows,
+    loss_of_generated,
+    loss_on_noisy_aggregate,
+    loss_through_noisy_aggregate,
+    row_bound,
+    upstream_gradient,
+)
+from veilset.training.aggregated_config import AggregatedConfig
+from veilset.training.aggregated_published import PublishedRun, train_as_published
+from veilset.training.class_statistics import require_square
+from veilset.training.conv1 import train_conv1_in_private, train_conv1_in_public
+from veilset.training.dpsgd import ClippedGradients, PrivateTraining, sampling_rate_for
+from veilset.training.dpsgd.trainer import to_inputs
+from veilset.training.gan import GeneratorTraining, Replay
+from veilset.training.gan_release import FittedGenerator, plan_labels, train_labels
+
+_CONV1, _AGGREGATE, _CONV2 = "conv1", "aggregate", "conv2*"
+# Below this even features that agree in all images of a class would drown.
+_LEAST_SIGNAL = 0.05
+_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpafConfig(Config, AggregatedConfig):
+    """Public settings of dpaf; they are explained in `AggregatedConfig`."""
+
+
+class Dpaf(Method):
+    """A GAN by aggregated features, in the form that holds."""
+
+    name = "dpaf"
+    title = "GAN by aggregated features (DPAF)"
+    published_reason = (
+        "DPAF as published trains conv1 beside layers without noise and conv2* through an aggregate without noise, so "
+        "one record moves every clipped gradient: its Theorem 1 does not hold."
+    )
+    paper = "DPAF: Image Synthesis via Differentially Private Aggregation in Forward Phase, https://arxiv.org/abs/2304.12185"
+    guarantee = "dp"
+    releases = ("images", "labels", "soft_labels", "generator")
+    config_type = DpafConfig
+    config: DpafConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {},
+        "fast": {"steps": 40, "width": 16, "conv1_steps": 20},
+        "paper": {"conv1": "classifier", "generator_sees": "samples", "memory": 1, "teacher_share": 0.0},
+    }
+
+    def requires_public(self) -> bool:
+        """A public conv1 needs images to be trained on."""
+        return self.config.conv1 == "public"
+
+    def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
+        """A line for each part of the critic; the noise of each by its share."""
+        require_square(facts)
+        config = self.config
+        features = _build(config, facts, seed=0).features
+        if self.as_published:
+            return Plan(budget=budget, events=())
+        parts = [
+            Part(event=lambda noise: _event(_AGGREGATE, noise, config.batch, config.steps, facts),
+                 share=config.aggregate_share),
+            Part(event=lambda noise: _event(_CONV2, noise, config.mu * config.batch, config.steps // config.mu, facts),
+                 share=config.conv2_share),
+        ]  # fmt: skip
+        if config.private_conv1:
+            conv1 = Part(
+                event=lambda noise: _event(_CONV1, noise, config.conv1_batch, config.conv1_steps, facts),
+                share=config.conv1_share,
+            )
+            parts.insert(0, conv1)
+        if config.teacher_share:
+            labels = Part(event=lambda noise: plan_labels(facts, budget, noise)[1], share=config.teacher_share)
+            parts.insert(0, labels)
+        events = share_budget(budget, parts)
+        aggregate = events[-2]
+        # Features that agree in all images of an even class, against the length of the noise on their sum.
+        signal = aggregate.sampling_rate * facts.units / facts.classes
+        signal /= aggregate.noise_multiplier * math.sqrt(features.width)
+        if signal * math.sqrt(config.memory) < _LEAST_SIGNAL:
+            raise InputError(
+                f"The aggregate would be all noise: its signal is at most {signal:.3g} of it, over {config.memory} "
+                f"aggregates {signal * math.sqrt(config.memory):.3g}; expected at least {_LEAST_SIGNAL}. Raise "
+                f"epsilon, batch={config.batch} or memory, or lower width={config.width}."
+            )
+        shown: dict[str, float | int | str] = {
+            "bound of an image's features, R": features.bound,
+            "units of an aggregate, on average": round(aggregate.sampling_rate * facts.units),
+            "signal to noise of a class aggregate, at most": signal,
+            "the same over the aggregates that are averaged": signal * math.sqrt(config.memory),
+        }
+        return Plan(budget=budget, events=tuple(events), facts=shown)
+
+    def fit(self, session: Session, public: Records | None, context: Context) -> None:
+        """conv1 first; then, in the order of Algorithm 1, aggregate, conv3* and FC*, conv2*, generator."""
+        facts, config = session.facts, self.config
+        critic = _build(config, facts, context.seed).to(context.device)
+        size, _, channels = facts.shape
+        generator = build_generator(
+            "modulated", size=size, channels=channels, classes=facts.classes, latent_size=config.latent_size,
+            seed=context.seed,
+        )  # fmt: skip
+        if self.as_published:
+            teacher = None
+            fitted = self._fit_as_published(critic, generator, session.records_without_guarantee(), context)
+        else:
+            teacher = train_labels(session, context) if config.teacher_share else None
+            self._train_conv1(critic, session, public, context)
+            training = AggregatedTraining(config, critic, generator, teacher, facts, context)
+            fitted = training.run(session, context)
+        self._fitted = FittedGenerator(generator=fitted, teacher=teacher, facts=facts, device=context.device)
+
+    def sample(self, count: int, seed: int = 0) -> Samples:
+        """Draw images, every class alike often; the classifier, where there is one, labels what it sees on them."""
+        if not hasattr(self, "_fitted"):
+            raise self.not_fitted()
+        images, labels, soft_labels = self._fitted.draw(count, seed)
+        return Samples(images=images, labels=labels, soft_labels=soft_labels)
+
+    def models(self) -> dict[str, ReleasedModel]:
+        """The generator, with what rebuilds it."""
+        if not hasattr(self, "_fitted"):
+            raise self.not_fitted()
+        generator = self._fitted.generator
+        return {"generator": ReleasedModel(weights=generator.state_dict(), description=description_of(generator))}
+
+    def warnings(self) -> list[str]:
+        """Collapse and lost classes, seen on generated images."""
+        return self._fitted.warnings()
+
+    def _train_conv1(
+        self, critic: AggregatingCritic, session: Session, public: Records | None, context: Context
+    ) -> None:
+        """Lines 2 to 6 of Algorithm 1, in a form that holds; afterwards nothing moves conv1."""
+        config, conv1 = self.config, critic.conv1
+        if config.conv1 == "public":
+            train_conv1_in_public(conv1, conv1.maps, session.facts, public, tanh=config.tanh, context=context)
+        if config.private_conv1:
+            event = session.planned(_CONV1)
+            recipe = PrivateTraining(
+                noise_multiplier=event.noise_multiplier,
+                sampling_rate=event.sampling_rate,
+                steps=event.count,
+                clip_norm=config.conv1_clip_norm,
+                learning_rate=config.conv1_learning_rate,
+                label=_CONV1,
+            )
+            train_conv1_in_private(
+                session, conv1, conv1.maps, recipe, others_frozen=config.conv1 == "frozen", tanh=config.tanh,
+                context=context,
+            )  # fmt: skip
+        conv1.eval().requires_grad_(False)
+
+    def _fit_as_published(
+        self, critic: AggregatingCritic, generator: nn.Module, records: Records, context: Context
+    ) -> nn.Module:
+        """Algorithm 1 as it stands. Privacy: none."""
+        config = self.config
+        run = PublishedRun(
+            steps=config.steps, batch=min(config.batch, 256), mu=config.mu, n_critic=config.n_critic,
+            clip_norm=config.clip_norm, keep_fraction=config.keep_fraction, tanh=config.tanh,
+        )  # fmt: skip
+        rate = config.generator_learning_rate
+        training = GeneratorTraining(generator, learning_rate=rate, ema_decay=config.ema_decay, seed=context.seed)
+        return train_as_published(run, critic, training, records, context)
+
+
+class AggregatedTraining:
+    """Critic and generator in turn. Private images are met in the two callbacks that paid steps call."""
+
+    def __init__(
+        self,
+        config: DpafConfig,
+        critic: AggregatingCritic,
+        generator: nn.Module,
+        teacher: nn.Module | None,
+        facts: PublicFacts,
+        context: Context,
+    ) -> None:
+        self.config, self.critic, self.teacher, self.facts = config, critic, teacher, facts
+        self.seed, self.device = context.seed, context.device
+        self.features, self.top = critic.features, critic.top
+        self.upstream = torch.ones(facts.classes, self.features.width, device=self.device)
+        self.gradients = ClippedGradients(
+            self.features,
+            lambda made, labels: loss_through_noisy_aggregate(made, labels, self.upstream),
+            config.clip_norm,
+            keep_fraction=config.keep_fraction,
+        )
+        self.top_optimizer = torch.optim.Adam(self.top.parameters(), lr=config.critic_learning_rate, betas=(0.5, 0.99))
+        self.conv2_optimizer = torch.optim.Adam(self.gradients.parameters, lr=config.conv2_learning_rate)
+        self.of_generator = GeneratorTraining(
+            generator,
+            learning_rate=config.generator_learning_rate,
+            ema_decay=config.ema_decay,
+            seed=context.seed,
+            device=context.device,
+        )
+        self.means = NoisyMeans(facts.classes, self.features.width, config.memory)
+        self.replay = Replay(config.replay)
+
+    def run(self, session: Session, context: Context) -> nn.Module:
+        """Take all paid steps, from where an earlier part of this run stopped; returns the generator."""
+        images = torch.randint(0, 256, (3, *self.facts.shape), generator=torch_generator(0, "trial"), dtype=torch.uint8)
+        labels = torch.arange(3) % self.facts.classes
+        self.gradients.check((self._rows(to_inputs(images)), labels.to(self.device)), labels.to(self.device))
+        aggregates = self._paid(session, _AGGREGATE, row_bound(self.features))
+        updates = self._paid(session, _CONV2, self.gradients.sensitivity)
+        updates.lease_size = 1  # a run that was cut off between two aggregates loses at most one
+        earlier = aggregates.kept()
+        if earlier is not None:
+            self._load(earlier)
+        else:
+            with torch.no_grad():
+                made, labels = self.of_generator.draw(self.config.generated_batch, "start")
+                self.replay.add(self._rows(made), labels)
+        event = aggregates.event
+        expected = event.sampling_rate * self.facts.units
+        spread = event.noise_multiplier * row_bound(self.features)
+        with context.progress.task("critic and generator", aggregates.steps_left) as task:
+            for step in range(event.count - aggregates.steps_left, event.count):
+                (sums,) = aggregates.step(self._clipped_rows)
+                self.means.add(sums)
+                real, noise = (part.to(self.device) for part in self.means.read(self.features.bound, spread, expected))
+                for turn in range(self.config.top_steps):  # lines 13 and 16
+                    self._train_top(real, noise, f"{step}/{turn}")
+                if (step + 1) % self.config.mu == 0 and updates.steps_left:  # lines 11 to 14
+                    self._train_conv2(updates, real, noise, step)
+                if (step + 1) % self.config.n_critic == 0:  # lines 18 to 20
+                    self._train_generator(noise, step, 0.5 + 0.5 * math.cos(math.pi * step / event.count))
+                if aggregates.lease_used_up:
+                    aggregates.keep(self._state())
+                task.advance()
+        return self.of_generator.finish()
+
+    def _paid(self, session: Session, label: str, clip_norm: float) -> GradientSteps:
+        event = session.planned(label)
+        return session.gradient_steps(
+            label=label,
+            clip_norm=clip_norm,
+            noise_multiplier=event.noise_multiplier,
+            sampling_rate=event.sampling_rate,
+            steps=event.count,
+            features=lambda images, _: self._rows(to_inputs(images)).cpu(),
+        )
+
+    @torch.no_grad()
+    def _clipped_rows(self, rows: Tensor, labels: Tensor) -> list[Tensor]:
+        """The aggregate before noise, (classes, width + 1).
+
+        Privacy: unit one image; relation add/remove-one; sensitivity `row_bound`, for a row is clipped and stands in
+        the block of its own class; event one step of the aggregate's; assumes a fixed conv1, and conv2* of noisy sums.
+        """
+        total = torch.zeros(self.facts.classes, self.features.width + 1)
+        for part, own in zip(torch.split(rows, _AT_ONCE), torch.split(labels, _AT_ONCE), strict=True):
+            total.index_add_(0, own, class_rows(self.features, part.to(self.device), own.to(self.device)).cpu())
+        return [total]
+
+    def _clipped_gradients(self, rows: Tensor, labels: Tensor) -> list[Tensor]:
+        """The real half of conv2*'s gradient before noise.
+
+        Privacy: unit one image; relation add/remove-one; sensitivity `clip_norm`; event one step of conv2*'s; assumes
+        an upstream gradient taken at the noisy aggregate, so that an image's gradient is a function of that image.
+        """
+        labels = labels.to(self.device)
+        return self.gradients.sum((rows.to(self.device), labels), labels)
+
+    def _generated_means(self, noise: Tensor, purpose: str) -> Tensor:
+        """The generated aggregate, with as much noise as the real one has: noise alone must not tell them apart."""
+        rows, labels = self.replay.all()
+        return self._like_real(class_means(self.features(rows, labels), labels, self.facts.classes), noise, purpose)
+
+    def _like_real(self, means: Tensor, noise: Tensor, purpose: str) -> Tensor:
+        drawn = torch.randn(means.shape, generator=torch_generator(self.seed, f"generated aggregate/{purpose}"))
+        return means + noise * drawn.to(self.device)
+
+    def _train_top(self, real: Tensor, noise: Tensor, purpose: str) -> None:
+        with torch.no_grad():
+            generated = self._generated_means(noise, purpose)
+        loss = loss_on_noisy_aggregate(self.top, real, generated)
+        parameters = list(self.top.parameters())
+        _descend(self.top_optimizer, parameters, list(torch.autograd.grad(loss, parameters)))
+
+    def _train_conv2(self, updates: GradientSteps, real: Tensor, noise: Tensor, step: int) -> None:
+        self.upstream, length = upstream_gradient(self.top, real)
+        noisy = updates.step(self._clipped_gradients)
+        batch = updates.event.sampling_rate * self.facts.units
+        parameters = self.gradients.parameters
+        half = functional.softplus(self.top(self._generated_means(noise, f"{step}/conv2"))).mean()
+        free = torch.autograd.grad(half, parameters)
+        both = [total.to(self.device) * (length / batch) + own for total, own in zip(noisy, free, strict=True)]
+        _descend(self.conv2_optimizer, list(parameters), both)
+
+    def _train_generator(self, noise: Tensor, step: int, rate: float) -> None:
+        config = self.config
+        images, labels = self.of_generator.draw(config.generated_batch, "step")
+        rows = self._rows(images)
+        seen = self.features(rows, labels)
+        if config.generator_sees == "aggregate":
+            with torch.no_grad():
+                older, of_older = self.replay.all()
+                kept = self.features(older, of_older)
+            means = class_means(torch.cat([seen, kept]), torch.cat([labels, of_older]), self.facts.classes)
+            seen = self._like_real(means, noise, f"{step}/generator")
+        loss = loss_of_generated(self.top, seen)
+        if self.teacher is not None and config.teacher_weight:
+            shown = slice(config.teacher_images)
+            loss = loss + config.teacher_weight * functional.cross_entropy(self.teacher(images[shown]), labels[shown])
+        self.of_generator.descend(loss, rate)
+        self.replay.add(rows, labels)
+
+    def _rows(self, images: Tensor) -> Tensor:
+        """What conv1 makes of images in [0, 1], (b, maps * side * side)."""
+        rows: Tensor = self.critic.conv1(images.to(self.device)).flatten(1)
+        return rows
+
+    def _state(self) -> dict[str, Any]:
+        """What a resumed run goes on from; all of it follows from noisy sums."""
+        return {
+            "features": self.features.state_dict(),
+            "top": self.top.state_dict(),
+            "optimizers": [self.top_optimizer.state_dict(), self.conv2_optimizer.state_dict()],
+            "generator": self.of_generator.state(),
+            "means": self.means.state(),
+            "replay": self.replay.kept,
+        }
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self.features.load_state_dict(state["features"])
+        self.top.load_state_dict(state["top"])
+        self.top_optimizer.load_state_dict(state["optimizers"][0])
+        self.conv2_optimizer.load_state_dict(state["optimizers"][1])
+        self.of_generator.load(state["generator"])
+        self.means.load(state["means"])
+        self.replay.kept = [(rows.to(self.device), labels.to(self.device)) for rows, labels in state["replay"]]
+
+
+def _build(config: DpafConfig, facts: PublicFacts, seed: int) -> AggregatingCritic:
+    return AggregatingCritic(
+        Layout.parse(config.layout), facts.shape, facts.classes, wavelets=config.conv1 == "wavelets",
+        conv1_width=config.conv1_width, width=config.width, tanh=config.tanh, seed=seed,
+    )  # fmt: skip
+
+
+def _event(label: str, noise: float, batch: int, steps: int, facts: PublicFacts) -> Event:
+    rate = sampling_rate_for(min(batch, facts.units), facts.units)
+    return Event(label=label, noise_multiplier=noise, sampling_rate=rate, count=steps)
+
+
+def _descend(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], gradients: list[Tensor]) -> None:
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    optimizer.step()
