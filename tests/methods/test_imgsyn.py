@@ -74,6 +74,11 @@ def test_a_dp_generator_is_paid_in_the_same_plan() -> None:
     assert epsilon_of(plan.events, 1e-5) <= 1.0
 
 
+def test_the_card_says_that_a_start_from_merf_looks_like_the_private_classes() -> None:
+    assert "look like the private classes" in Imgsyn(ImgsynConfig(start="merf")).warnings()[0]
+    assert Imgsyn(ImgsynConfig()).warnings() == []
+
+
 def test_the_release_depends_on_private_data_only_through_teacher_and_statistic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

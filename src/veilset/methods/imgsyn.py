@@ -280,6 +280,15 @@ class Imgsyn(Method):
             raise self.not_fitted()
         return {"teacher": ReleasedModel(weights=self._teacher.weights(), description=dict(self._teacher.description))}
 
+    def warnings(self) -> list[str]:
+        """That images which start from merf's resemble the private ones, unlike those from public images."""
+        if self.config.start != "merf":
+            return []
+        return [
+            "The images start from a private generator and look like the private classes: the guarantee holds, but the "
+            "dissimilarity that public images give is traded for accuracy."
+        ]
+
     def _teacher_for(self, facts: PublicFacts, budget: Budget) -> tuple[Recipe, Event]:
         """Recipe and event of the teacher, with the noise that makes all events together spend the budget."""
         # Whether there are public images is known to plan_teacher as a check only, and `fit` makes it.
