@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from veilset.cli.federate import _free_port
+from veilset.pipeline.federated.server import free_port
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.ledger import check_chain, read_ledger
 from veilset.release.verify import verify_release
@@ -38,7 +38,7 @@ class Federation:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.children = folder, dict[str, "subprocess.Popen[bytes]"]()
-        self.address = f"127.0.0.1:{_free_port()}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.environment = os.environ | {"OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(folder / "state")}
 
     def start(self, name: str, arguments: list[str]) -> None:

@@ -231,6 +231,7 @@ def simulate(
     from veilset.core.files import require_absent
     from veilset.data.opening import open_images
     from veilset.pipeline.federated.keys import AUTHORITY, write_keys
+    from veilset.pipeline.federated.server import free_port
 
     require_absent(out)
     options = data_options(size, channels, limit, labels, classes, seed)
@@ -241,7 +242,7 @@ def simulate(
     names = [f"site-{number}" for number in range(1, sites + 1)]
     folder = workspace / "keys"
     write_keys(folder, names, [_LOOPBACK])
-    address = f"{_LOOPBACK}:{_free_port()}"
+    address = f"{_LOOPBACK}:{free_port()}"
     chosen = [f"--set={pair}" for pair in settings or []]
     command = [sys.executable, "-m", "veilset", "federate"]
     class_names = ",".join(records.class_names)
@@ -283,12 +284,3 @@ def _part(records: "Records", text: str) -> "Records":
         raise InputError("--part needs images that fit into memory.")
     owners = np.arange(len(records)) if records.groups is None else np.unique(records.groups, return_inverse=True)[1]
     return records.subset(np.flatnonzero(owners % int(count) == int(number) - 1))
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -121,6 +121,14 @@ def superlink(workspace: Path, keys: Path, address: str) -> Iterator[tuple["subp
                 process.wait()
 
 
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def _wait_for(host: str, port: int, process: "subprocess.Popen[bytes]", workspace: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
