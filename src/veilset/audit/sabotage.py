@@ -1,4 +1,4 @@
-"""Thirteen broken twins of real steps. The audit has to contradict the claim of every one.
+"""Fourteen broken twins of real steps. The audit has to contradict the claim of every one.
 
 Nothing below `audit` can import this file, and a test checks that nobody else does. Each twin keeps the claim of the
 sound step and breaks one thing. Where it can, it breaks a part (the noise, the clipping, what a step sums) and leaves
@@ -117,6 +117,22 @@ def dpaf_layers_without_noise(runs: int, make_noise: MakeNoise) -> tuple[Scores,
         w = 0.1
         w = w - 0.1 * float(((w * hidden - targets) * hidden).sum())
         return [_clip_rows(((w * hidden - targets) * w)[:, None] * rows).sum(dim=0)]
+
+    return _step(runs, make_noise, clipped, worlds=_alike_and_one())
+
+
+def dpaf_aggregate_without_noise(runs: int, make_noise: MakeNoise) -> tuple[Scores, Plan]:
+    """DPAF, Algorithm 1, lines 12 and 14: conv2* through the aggregate without noise.
+
+    The upstream gradient, here a direction, points from the generated aggregate to the real one. Where the two are
+    close, one record turns it, and with it the clipped gradient of every record.
+    """
+    generated = _OTHERS * _CLIP / math.sqrt(40) + 0.1 * _CLIP  # a hair above what the others' lower halves add up to
+
+    def clipped(images: Tensor, labels: Tensor) -> list[Tensor]:
+        rows = _clip_rows(pixels(images, labels))
+        upstream = torch.sign(rows[:, 8:].mean(dim=1).sum() - generated)
+        return [(upstream * rows).sum(dim=0)]
 
     return _step(runs, make_noise, clipped, worlds=_alike_and_one())
 
@@ -241,6 +257,7 @@ SABOTAGES: tuple[Sabotage, ...] = tuple(
         ("one critic for all shards", one_critic_for_all, 500),
         ("noise too small by C (DPDFD)", dpdfd_noise_scale, 1000),
         ("co-trained layers without noise (DPAF)", dpaf_layers_without_noise, 500),
+        ("aggregate without noise upstream (DPAF)", dpaf_aggregate_without_noise, 500),
         ("statistics without noise (DP-ImgSyn)", imgsyn_statistics_without_noise, 500),
         ("shuffled batches accounted as Poisson", shuffled_as_poisson, 2000),
         ("a fixed seed", fixed_seed, 500),
