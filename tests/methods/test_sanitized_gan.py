@@ -34,7 +34,15 @@ def job(**settings: str) -> Job:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"scheme": "in_turn"}, {"critic": "image"}, {"latent": "bernoulli"}, {"hidden": "8"}],
+    [
+        {},
+        {"scheme": "in_turn"},
+        {"teacher_share": "0.3"},
+        {"teacher_share": "0.3", "scheme": "in_turn"},
+        {"critic": "image"},
+        {"latent": "bernoulli"},
+        {"hidden": "8"},
+    ],
     ids=lambda settings: "-".join(settings.values()) or "default",
 )
 def test_every_form_makes_a_release_that_verifies(settings: dict[str, str], tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ sum of all answers; events `steps` Gaussians (`scheme=together`), or one for eac
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError, VeilsetError
@@ -33,19 +33,18 @@ from veilset.models.critics import build_critic
 from veilset.models.embeddings import ImageEmbedding
 from veilset.models.generators import build_generator, description_of
 from veilset.models.patterns import drawn_patterns
-from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.critics import Critics, Query
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
+from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import PublicFacts
 from veilset.training.class_statistics import as_floats, require_square
-from veilset.training.gan import GeneratorTraining, even_labels, sample_images
-from veilset.training.gan_health import inspect, require_finite
+from veilset.training.gan import GeneratorTraining
+from veilset.training.gan_release import FittedGenerator, plan_labels, train_labels
 from veilset.training.shard_critics import CodeCritic, CriticTraining
 
 _ANSWERS = "critics"
-_LOOKED_AT = 100  # images of each class that are inspected for collapse
 _CHECKPOINT_EVERY = 10
 _COARSE_SIDE = 14
 _FEWEST_UNITS_PER_CRITIC = 5
@@ -80,6 +79,8 @@ class SanitizedGanConfig(Config):
         width: of the generator.
         learning_rate: of the generator.
         ema_decay: of the average of the generator's weights.
+        teacher_share: share of the privacy for a classifier that labels the released images; 0 leaves the labels to the
+            generator, as in the thesis. Not for a federation.
         published_noise: noise multiplier of `--as-published`, 1.02 or 0.07 in the thesis.
     """
 
@@ -105,6 +106,7 @@ class SanitizedGanConfig(Config):
     width: int = 64
     learning_rate: float = 2e-3
     ema_decay: float = 0.95
+    teacher_share: float = 0.0
     published_noise: float = 1.02
 
     def __post_init__(self) -> None:
@@ -123,6 +125,8 @@ class SanitizedGanConfig(Config):
                 f"Expected warmup, penalty and hidden >= 0 and ema_decay in [0, 1), got {self.warmup}, {self.penalty}, "
                 f"{self.hidden} and {self.ema_decay}."
             )
+        if not 0 <= self.teacher_share < 1:
+            raise InputError(f"Expected teacher_share in [0, 1), got {self.teacher_share}.")
         if not 2 <= self.code_size < self.pictures:
             raise InputError(
                 f"Expected 2 <= code_size < pictures, got {self.code_size} and {self.pictures}. Lower code_size."
@@ -136,11 +140,12 @@ class SanitizedGan(Method):
     title = "Sanitized Wasserstein GAN"
     paper = "Chen, Orekondy, Fritz, NeurIPS 2020, https://arxiv.org/abs/2006.08265, and the thesis that follows it"
     guarantee = "dp"
-    releases = ("images", "labels", "generator")
+    releases = ("images", "labels", "soft_labels", "generator")
     config_type = SanitizedGanConfig
     config: SanitizedGanConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
+        "labelled": {"teacher_share": 0.3},
         "fast": {"steps": 30, "most_critics": 100, "warmup": 20, "pictures": 600, "code_size": 32},
         "paper": {
             "critic": "image", "most_critics": 100, "points": 32, "generator": "dcgan", "latent_size": 100,
@@ -154,33 +159,30 @@ class SanitizedGan(Method):
     )
 
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
-        """As many Gaussians as steps, of the whole vault or of each shard."""
+        """As many Gaussians as steps, of the whole vault or of each shard; a classifier may have a share."""
         require_square(facts)
         if self.as_published:
             return Plan(budget=budget, events=())
         critics = self._critics(facts)
         visits = math.ceil(self.config.steps / critics)
 
-        def together(noise: float) -> list[Event]:
-            return [Event(label=_ANSWERS, noise_multiplier=noise, count=self.config.steps)]
-
-        def in_turn(noise: float) -> list[Event]:
-            return [
-                Event(label=_ANSWERS, noise_multiplier=noise, count=visits, partition=_ANSWERS, shard=shard)
-                for shard in range(critics)
-            ]
-
-        noise_together = calibrate(budget, together)
-        # One shard costs what all do, so one is enough to find the noise.
-        noise_in_turn = calibrate(budget, lambda noise: in_turn(noise)[:1])
-        chosen = together(noise_together) if self.config.scheme == "together" else in_turn(noise_in_turn)
+        together = Event(label=_ANSWERS, noise_multiplier=1.0, count=self.config.steps)
+        # One shard costs what all do, so the first is enough to find the noise.
+        in_turn = Event(label=_ANSWERS, noise_multiplier=1.0, count=visits, partition=_ANSWERS, shard=0)
+        plans = {"together": self._priced(facts, budget, together), "in_turn": self._priced(facts, budget, in_turn)}
+        *teacher, answers = plans[self.config.scheme]
+        if answers.shard is None:
+            chosen = [*teacher, answers]
+        else:
+            chosen = [*teacher, *(replace(answers, shard=shard) for shard in range(critics))]
+        of_together, of_in_turn = (plans[scheme][-1].noise_multiplier for scheme in ("together", "in_turn"))
         return Plan(
             budget=budget,
             events=tuple(chosen),
             facts={
                 "critics": critics,
-                "noise on a coordinate of the mean answer, together, in clip norms": 2 * noise_together / critics,
-                "noise on a coordinate of an answer, in turn, in clip norms": 2 * noise_in_turn,
+                "noise on a coordinate of the mean answer, together, in clip norms": 2 * of_together / critics,
+                "noise on a coordinate of an answer, in turn, in clip norms": 2 * of_in_turn,
                 "a coordinate of an answer, in clip norms": 1 / math.sqrt(math.prod(answer_shape(self.config, facts))),
             },
         )
@@ -191,6 +193,7 @@ class SanitizedGan(Method):
         if self.as_published:
             self._fit_as_published(session, rounds, context)
             return
+        teacher = train_labels(session, context) if self.config.teacher_share else None
         critics = self.open_critics(session, context)
         state = critics.kept()
         if state is not None:
@@ -205,7 +208,7 @@ class SanitizedGan(Method):
                 task.advance()
                 if rounds.training.step % _CHECKPOINT_EVERY == 0:
                     critics.keep(rounds.training.state())
-        self.adopt(rounds, session.facts)
+        self.adopt(rounds, session.facts, teacher)
 
     def begin(self, facts: PublicFacts, context: Context) -> "Rounds":
         """1. Fix what critics see of an image, and what generator and critics start as. Reads no data."""
@@ -224,32 +227,42 @@ class SanitizedGan(Method):
             clip_norm=self.config.clip_norm,
         )
 
-    def adopt(self, rounds: "Rounds", facts: PublicFacts) -> None:
-        """4. Take the trained generator, and look whether it does what was asked."""
-        self._generator, self._classes = rounds.training.finish(), facts.classes
-        require_finite(self._generator, "the generator")
-        labels = even_labels(_LOOKED_AT * facts.classes, facts.classes)
-        images = sample_images(self._generator, labels, 0, bernoulli=self.config.latent == "bernoulli")
-        self._warnings = inspect(images, labels, facts.classes).warnings(facts.class_names)
+    def adopt(self, rounds: "Rounds", facts: PublicFacts, teacher: nn.Module | None = None) -> None:
+        """4. Take the trained generator."""
+        self._fitted = FittedGenerator(
+            generator=rounds.training.finish(),
+            teacher=teacher,
+            facts=facts,
+            device=rounds.training.device,
+            bernoulli=self.config.latent == "bernoulli",
+        )
 
     def sample(self, count: int, seed: int = 0) -> Samples:
-        """5. Draw images of every class alike often."""
-        if not hasattr(self, "_generator"):
+        """5. Draw images, every class alike often; the classifier, where there is one, labels what it sees on them."""
+        if not hasattr(self, "_fitted"):
             raise self.not_fitted()
-        labels = even_labels(count, self._classes)
-        images = sample_images(self._generator, labels, seed, bernoulli=self.config.latent == "bernoulli")
-        return Samples(images=images, labels=labels)
+        images, labels, soft_labels = self._fitted.draw(count, seed)
+        return Samples(images=images, labels=labels, soft_labels=soft_labels if self.config.teacher_share else None)
 
     def models(self) -> dict[str, ReleasedModel]:
         """The generator, with what rebuilds it."""
-        if not hasattr(self, "_generator"):
+        if not hasattr(self, "_fitted"):
             raise self.not_fitted()
-        description = description_of(self._generator) | {"latent": self.config.latent}
-        return {"generator": ReleasedModel(weights=self._generator.state_dict(), description=description)}
+        generator = self._fitted.generator
+        description = description_of(generator) | {"latent": self.config.latent}
+        return {"generator": ReleasedModel(weights=generator.state_dict(), description=description)}
 
     def warnings(self) -> list[str]:
         """Classes that collapsed or look alike."""
-        return self._warnings
+        return self._fitted.warnings()
+
+    def _priced(self, facts: PublicFacts, budget: Budget, answers: Event) -> list[Event]:
+        """The classifier's event, where it has a share, and that of the answers, with the noise that they need."""
+        share = self.config.teacher_share
+        parts = [Part(event=lambda noise: replace(answers, noise_multiplier=noise), share=1 - share)]
+        if share:
+            parts.insert(0, Part(event=lambda noise: plan_labels(facts, budget, noise)[1], share=share))
+        return share_budget(budget, parts)
 
     def _critics(self, facts: PublicFacts) -> int:
         most = facts.units // _FEWEST_UNITS_PER_CRITIC

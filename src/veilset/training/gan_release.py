@@ -31,6 +31,7 @@ class FittedGenerator:
     teacher: nn.Module | None
     facts: PublicFacts
     device: str
+    bernoulli: bool = False
 
     def __post_init__(self) -> None:
         require_finite(self.generator, "the generator")
@@ -41,7 +42,7 @@ class FittedGenerator:
         Without a classifier they are those that the generator was asked for.
         """
         asked = even_labels(count, self.facts.classes)
-        images = sample_images(self.generator, asked, seed)
+        images = sample_images(self.generator, asked, seed, bernoulli=self.bernoulli)
         if self.teacher is None:
             return images, asked, np.eye(self.facts.classes, dtype=np.float32)[asked]
         soft = soft_labels_of(self.teacher, images, self.device)

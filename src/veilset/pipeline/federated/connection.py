@@ -77,7 +77,7 @@ def serve_site(
                 node.active = False
                 if time.monotonic() > deadline:
                     raise VeilsetError(
-                        f"No connection to {server} ({error}): it is not there, does not know the key of {site.name}, "
+                        f"No connection to {server} ({str(error).splitlines()[0]}): it is not there, does not know the key of {site.name}, "
                         "or has another authority. What the site paid for is kept; start it again to go on."
                     ) from error
                 time.sleep(1.0)

@@ -124,8 +124,10 @@ class Site:
         )
         method = method_of(self._job)
         assert isinstance(method, SanitizedGan)
-        if method.config.scheme != "together":
-            raise InputError("A federation asks all critics together; in_turn is for one vault.")
+        if method.config.scheme != "together" or method.config.teacher_share:
+            raise InputError(
+                "A federation asks all critics together and has no classifier: leave scheme and teacher_share."
+            )
         self._plan = method.plan(facts, budget_of(self._job, facts))
         header = header_of(self._job, method, facts, self._plan)
         self._ledger = open_ledger(self._workspace, header, resume=True, account=self._account, plan=self._plan)
