@@ -40,6 +40,7 @@ TINY: dict[str, dict[str, str]] = {
     "latent": {"generator_steps": "2", "inversion_steps": "2"},
     "merf": {"steps": "3", "random_features": "64", "code_size": "16", "pictures": "100", "batch": "16"},
     "pate": {**DATA_FREE, "teachers": "20"},
+    "sanitized_gan": {"steps": "3", "critics": "4", "pictures": "40", "code_size": "8", "warmup": "1"},
 }
 METHOD_NAMES = sorted(METHODS)
 

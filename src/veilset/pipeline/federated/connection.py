@@ -76,9 +76,10 @@ def serve_site(
             except httpx.HTTPError as error:
                 node.active = False
                 if time.monotonic() > deadline:
+                    why = str(error).splitlines()[0]
                     raise VeilsetError(
-                        f"No connection to {server} ({str(error).splitlines()[0]}): it is not there, does not know the key of {site.name}, "
-                        "or has another authority. What the site paid for is kept; start it again to go on."
+                        f"No connection to {server} ({why}): it is not there, does not know the key of {site.name}, or "
+                        "has another authority. What the site paid for is kept; start it again to go on."
                     ) from error
                 time.sleep(1.0)
 
