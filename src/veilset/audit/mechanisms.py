@@ -235,9 +235,9 @@ def _ensemble(name: str, epsilon: float, queries: int = 1) -> Subject:
     return Subject(name=name, plan=plan, worlds=worlds, spend=spend, runs=4000)
 
 
-def critics_together(epsilon: float) -> Subject:
+def critics(epsilon: float) -> Subject:
     """Critics of disjoint shards, all asked at every visit: one record turns all that its critic ever says."""
-    return _critics("critics_together", epsilon, [Event(label="critics", noise_multiplier=1.0, count=3)])
+    return _critics("critics", epsilon, [Event(label="critics", noise_multiplier=1.0, count=3)])
 
 
 def critics_in_turn(epsilon: float) -> Subject:
@@ -299,7 +299,7 @@ MECHANISMS: dict[str, Callable[[float], Subject]] = {
         ensemble_agreement,
         ensemble_gradient,
         ensemble_signs,
-        critics_together,
+        critics,
         critics_in_turn,
     )
 }

@@ -48,6 +48,7 @@ from veilset.training.gan import (
     generator_losses,
     penalty_on_generated,
     real_losses,
+    weighed_alike,
 )
 from veilset.training.gan_release import FittedGenerator, plan_labels, train_labels
 
@@ -55,7 +56,7 @@ CriticKind = Literal["kernel", "scattering", "dcgan", "resnet"]
 GeneratorKind = Literal["modulated", "dcgan", "resnet"]
 
 _CRITIC = "critic"
-_LINEAR_RATE, _NETWORK_RATE = 200.0, 0.001
+_LINEAR_RATE, _NETWORK_RATE = 100.0, 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +92,15 @@ class DpganConfig(Config):
 
     critic: CriticKind = "kernel"
     generator: GeneratorKind = "modulated"
-    loss: AdversarialLoss = "bce"
+    loss: AdversarialLoss = "hinge"
     steps: int = 600
     batch: int = 8192
-    clip_norm: float = 0.5
+    clip_norm: float = 1.0
     critic_learning_rate: float = 0.0
     critic_memory: int = 1
     real_memory: int = 100
     critic_steps: int = 1
-    most_critic_steps: int = 4
+    most_critic_steps: int = 1
     penalty: float = 0.0
     generated_batch: int = 100
     replay: int = 10
@@ -321,7 +322,10 @@ class Adversaries:
         if self.config.penalty:
             loss = loss + self.config.penalty * penalty_on_generated(self.critic, rows, labels)
         free = torch.autograd.grad(loss, self.gradients.parameters)
-        for parameter, of_real, of_generated in zip(self.gradients.parameters, self.real.add(real), free, strict=True):
+        averaged = self.real.add(real)
+        if self.config.is_linear:
+            averaged = [weighed_alike(averaged[0], free[0])]
+        for parameter, of_real, of_generated in zip(self.gradients.parameters, averaged, free, strict=True):
             parameter.grad = of_real + of_generated
         self.optimizer.step()
         if self.balance.due():

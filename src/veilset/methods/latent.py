@@ -171,13 +171,12 @@ class Latent(Method):
         moments = rows.read(sums if by_class else sums[None], facts.units, noise)
         seen = Seen.of(found, rows)
         deviations = moments.deviations_from(seen.covariance, self.config.repair)
-        means, base = moments.means - seen.mean, torch.eye(size, dtype=torch.float64)
         self._discriminant = Discriminant.of(moments, seen.covariance + deviations)
-        if self.config.restore == "none":
-            base = seen.covariance
-        elif self.config.restore == "shift":
-            means, deviations = seen.undone(means, deviations)
-        self._latents = ClassLatents.of(moments.counts / facts.units, means, base + deviations, space.size)
+        means, covariances = moments.means, seen.covariance + deviations
+        if self.config.restore != "none":
+            means, deviations = seen.undone(means, deviations, amplified=self.config.restore == "shift")
+            covariances = torch.eye(size, dtype=torch.float64) + deviations
+        self._latents = ClassLatents.of(moments.counts / facts.units, means, covariances, space.size)
         self._space, self._search, self._size, self._clip_norm = space, search, size, clip_norm
 
     def sample(self, count: int, seed: int = 0) -> Samples:

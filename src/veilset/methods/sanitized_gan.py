@@ -242,7 +242,7 @@ class SanitizedGan(Method):
         if not hasattr(self, "_fitted"):
             raise self.not_fitted()
         images, labels, soft_labels = self._fitted.draw(count, seed)
-        return Samples(images=images, labels=labels, soft_labels=soft_labels if self.config.teacher_share else None)
+        return Samples(images=images, labels=labels, soft_labels=soft_labels)
 
     def models(self) -> dict[str, ReleasedModel]:
         """The generator, with what rebuilds it."""

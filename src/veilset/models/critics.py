@@ -8,6 +8,7 @@ pixels.
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Literal, get_args
 
@@ -35,6 +36,7 @@ CRITICS: Registry[Callable[..., nn.Module]] = Registry(
 
 _SLOPE = 0.2  # of the leaky ReLU, as in DCGAN
 _THREE_SCALES_FROM = 48
+_CONSTANT = 0.1
 
 
 class ProjectionHead(nn.Module):
@@ -53,14 +55,16 @@ class ProjectionHead(nn.Module):
 
 
 class LinearHeads(nn.Module):
-    """Features (b, d) and classes (b,) to logits (b,): one linear map for each class. All start at zero."""
+    """Features (b, d) and classes (b,) to logits (b,): one linear map for each class. All start at zero.
+
+    There is no bias: the features of `ScatteringCritic` and `KernelCritic` end in a constant.
+    """
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
         # All classes' logits are computed and one is kept: the per-record gradient of a linear layer is the cheapest.
-        self.maps = nn.Linear(width, classes)
+        self.maps = nn.Linear(width, classes, bias=False)
         nn.init.zeros_(self.maps.weight)
-        nn.init.zeros_(self.maps.bias)
 
     def forward(self, features: Tensor, classes: Tensor) -> Tensor:
         """One logit for each row."""
@@ -145,11 +149,11 @@ class ScatteringCritic(nn.Module):
         super().__init__()
         _check(size, channels, classes, 1)
         self.scattering = Scattering(size, channels, J=3 if size >= _THREE_SCALES_FROM else 2)
-        self.head = LinearHeads(self.scattering.out_channels * self.scattering.out_size**2, classes)
+        self.head = LinearHeads(self.scattering.out_channels * self.scattering.out_size**2 + 1, classes)
 
     def features(self, images: Tensor) -> Tensor:
         """(b, d) of length 1, each from its own image; gradients flow to the images."""
-        return functional.normalize(group_norm(self.scattering(images)).flatten(1), dim=1)
+        return _with_constant(functional.normalize(group_norm(self.scattering(images)).flatten(1), dim=1))
 
     def forward(self, images: Tensor, classes: Tensor) -> Tensor:
         """One logit for each image: (b, channels, size, size) and (b,) class numbers to (b,)."""
@@ -167,12 +171,11 @@ class KernelCritic(nn.Module):
     def __init__(self, embedding: ImageEmbedding, classes: int) -> None:
         super().__init__()
         self.embedding = embedding
-        self.head = LinearHeads(2 * embedding.get_buffer("frequencies").shape[1], classes)
+        self.head = LinearHeads(2 * embedding.get_buffer("frequencies").shape[1] + 1, classes)
 
     def features(self, images: Tensor) -> Tensor:
         """(b, d) of length 1, each from its own image; gradients flow to the images."""
-        features: Tensor = self.embedding(images)[1]
-        return features
+        return _with_constant(self.embedding(images)[1])
 
     def forward(self, images: Tensor, classes: Tensor) -> Tensor:
         """One logit for each image: (b, channels, size, size) and (b,) class numbers to (b,)."""
@@ -199,6 +202,11 @@ def build_critic(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "critic"))
         return builder(size=size, channels=channels, classes=classes, **wanted)
+
+
+def _with_constant(rows: Tensor) -> Tensor:
+    """Rows of length 1 with a constant appended, brought to length 1 again: its weight is a bias that costs little."""
+    return torch.cat([rows, torch.full_like(rows[:, :1], _CONSTANT)], dim=1) / math.sqrt(1 + _CONSTANT**2)
 
 
 def _norm(norm: str, channels: int) -> nn.Module:

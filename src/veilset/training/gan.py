@@ -229,6 +229,16 @@ class GeneratorTraining:
         self.step = int(state["step"])
 
 
+def weighed_alike(real: Tensor, generated: Tensor) -> Tensor:
+    """The real half of a linear critic's gradient (classes, d), each class scaled to weigh as the generated half.
+
+    The features' last coordinate is a constant, so the last column is the (noisy) weight of each class: without this, a
+    class that is rarer than others among the private images, or clipped more, would look unlike its own images.
+    """
+    weights, wanted = -real[:, -1:], generated[:, -1:]
+    return real * (wanted / weights.clamp(min=0.1 * float(wanted.abs().mean()) + 1e-9)).clamp(0.1, 10)
+
+
 @torch.no_grad()
 def sample_images(generator: nn.Module, labels: NDArray[np.int64], seed: int, *, bernoulli: bool = False) -> Images:
     """8-bit images (b, H, W, C) of these classes, as a release stores them."""

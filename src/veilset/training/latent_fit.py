@@ -189,13 +189,15 @@ class Seen:
         v = v * (rows.clip_norm / v.norm(dim=1, keepdim=True).clamp(min=rows.clip_norm))
         return cls(mean=v.mean(dim=0), covariance=torch.cov(v.T).reshape(rows.size, rows.size))
 
-    def undone(self, means: Tensor, deviations: Tensor) -> tuple[Tensor, Tensor]:
-        """Shifts and deviations of the population behind those that the search shows.
+    def undone(self, means: Tensor, deviations: Tensor, *, amplified: bool) -> tuple[Tensor, Tensor]:
+        """Shifts and deviations, from mean 0 and covariance 1, of the population behind those that the search shows.
 
         An inversion network answers with the expected v, which is pulled towards the public mean. If v is normal and
         what the network sees of it is linear, its answers have covariance C for public images, a shift d of the
-        population shows as C d, and a deviation D as C D C. Directions that are hardly seen are not amplified.
+        population shows as C d, and a deviation D as C D C: `amplified` undoes that, but not where next to nothing is seen.
         """
+        if not amplified:
+            return means - self.mean, deviations
         inverse = torch.linalg.inv(positive(self.covariance, _LEAST_SEEN))
         return (means - self.mean) @ inverse, inverse @ deviations @ inverse
 
