@@ -43,7 +43,9 @@ _PUBLIC_SAMPLES = 2000
 _EDGES = 64  # of the histogram for the clip norm
 _WIDEST = 4.0  # its last edge, in longest public lengths
 _AT_ONCE = 500
-_GENERATOR, _CHECKPOINT, _NETWORK = "latent-generator.safetensors", "latent-generator.pt", "latent-inversion.pt"
+# What a resumed run must go on with, because its paid sum was made with it; and a training on its way.
+_GENERATOR, _SPACE, _NETWORK = "latent-generator.safetensors", "latent-space.pt", "latent-inversion.pt"
+_CHECKPOINT = "latent-generator.pt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +141,7 @@ class Latent(Method):
         facts, noise = session.facts, session.planned(_MOMENTS).noise_multiplier
         # 0. The public generator, its coordinates, and a search that was trained on its samples.
         generator = self._generator_for(facts, public, context)
-        space = LatentSpace.of(generator, context.seed)
+        space = LatentSpace.of(generator, context.seed, _kept(context, _SPACE))
         search = self._search_in(space, context)
         size = self._directions(facts, noise, space.size)
         found = self._public_answers(space, search, context)
@@ -252,8 +254,7 @@ class Latent(Method):
         self._check_form(facts)
         if self.config.generator:
             return load_generator(Path(self.config.generator)).to(context.device)
-        # A resumed run must go on with the very generator that its paid sum was made with, so that is kept.
-        kept = None if context.workspace is None else context.workspace / _GENERATOR
+        kept = _kept(context, _GENERATOR)
         if kept is not None and kept.exists():
             return load_generator(kept).to(context.device)
         if public is None:
@@ -266,12 +267,13 @@ class Latent(Method):
             replace(preset, mirrored=self.config.mirrored, steps=self.config.generator_steps or preset.steps),
             seed=context.seed,
             device=context.device,
-            checkpoint=None if context.workspace is None else context.workspace / _CHECKPOINT,
+            checkpoint=_kept(context, _CHECKPOINT),
             progress=context.progress,
         )
-        if kept is not None:
-            save_generator(generator, kept)
-        return generator
+        if kept is None:
+            return generator
+        save_generator(generator, kept)
+        return load_generator(kept).to(context.device)
 
     def _search_in(self, space: LatentSpace, context: Context) -> LatentSearch:
         config = search_named(self.config.search)
@@ -281,7 +283,7 @@ class Latent(Method):
             space,
             InversionConfig(steps=self.config.inversion_steps),
             seed=context.seed,
-            checkpoint=None if context.workspace is None else context.workspace / _NETWORK,
+            checkpoint=_kept(context, _NETWORK),
             progress=context.progress,
         )
         return LatentSearch(space, network, config)
@@ -292,6 +294,10 @@ class Latent(Method):
         v = space.draw(count, torch_generator(context.seed, "latent public samples"))
         pictures = space.stored(v).permute(0, 2, 3, 1)
         return torch.cat([search(part) for part in torch.split(pictures, _AT_ONCE)])
+
+
+def _kept(context: Context, name: str) -> Path | None:
+    return None if context.workspace is None else context.workspace / name
 
 
 def rebuild_sampler(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[LatentSpace, ClassLatents]:

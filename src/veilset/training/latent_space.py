@@ -7,11 +7,14 @@ generator's own population has mean 0 and covariance 1, and what is not estimate
 Privacy: everything here is computed from the public generator and the seed.
 """
 
+import io
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from veilset.core.files import write_whole
 from veilset.core.randomness import torch_generator
 from veilset.models.style import LatentGenerator
 from veilset.training.teachers.features import principal_directions
@@ -31,18 +34,25 @@ class LatentSpace:
     deviations: Tensor  # (d,)
 
     @classmethod
-    def of(cls, generator: LatentGenerator, seed: int) -> "LatentSpace":
-        """The coordinates by samples of the generator."""
+    def of(cls, generator: LatentGenerator, seed: int, kept: Path | None = None) -> "LatentSpace":
+        """The coordinates by samples of the generator; with `kept`, those of that file, which is written if it is absent.
+
+        A paid sum means nothing in other coordinates, and directions of equal variance turn with the last digit.
+        """
+        if kept is not None and kept.exists():
+            stored = torch.load(kept, map_location=generator.w_average.device, weights_only=True)
+            return cls(generator=generator, **stored)
         straight = generator.straighten(generator.draw(_SAMPLES, torch_generator(seed, "latent space")))
         centre = straight.mean(dim=0)
         variances, directions = principal_directions(straight - centre, generator.latent_size)
         deviations = variances.sqrt()
-        return cls(
-            generator=generator,
-            centre=centre,
-            directions=directions,
-            deviations=deviations.clamp(min=_LEAST_DEVIATION * float(deviations[0])),
-        )
+        deviations = deviations.clamp(min=_LEAST_DEVIATION * float(deviations[0]))
+        numbers = {"centre": centre, "directions": directions, "deviations": deviations}
+        if kept is not None:
+            content = io.BytesIO()
+            torch.save(numbers, content)
+            write_whole(kept, content.getvalue())
+        return cls(generator=generator, **numbers)
 
     @property
     def size(self) -> int:

@@ -1,0 +1,289 @@
+"""latent: sensitivity on neighbouring datasets, rates of convergence, resuming, and what is refused."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from veilset.audit.game import MemoryLedger, Scripted
+from veilset.core.errors import InputError
+from veilset.core.records import Records
+from veilset.data.images import ImageSet
+from veilset.methods.base import Context
+from veilset.methods.latent import Latent, rebuild_sampler
+from veilset.models.generator_files import save_generator
+from veilset.models.style import LatentGenerator, StyleGenerator
+from veilset.pipeline.synthesize import Job, run
+from veilset.privacy.accounting import epsilon_of
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Plan
+from veilset.privacy.mechanisms import Session
+from veilset.privacy.noise import NoiseSource
+from veilset.privacy.vault import PublicFacts, Vault
+from veilset.training import style_training
+from veilset.training.latent_fit import MomentRows
+from veilset.training.latent_search import LatentSearch, SearchConfig
+from veilset.training.latent_space import LatentSpace
+
+SMALL = {"generator_steps": "2", "inversion_steps": "2"}
+FACTS = PublicFacts(units=4000, unit="record", shape=(32, 32, 3), class_names=("women", "men"))
+LENGTH = 4  # of the latents of the generator below
+
+
+class Dial(LatentGenerator):
+    """Sixteen-pixel images whose first row shows w in pairs of pixels (coarse and fine), so that w is exactly known."""
+
+    settings = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size, self.channels, self.latent_size = 16, 1, LENGTH
+        self.register_buffer("w_average", torch.zeros(LENGTH))
+
+    def map(self, z: Tensor) -> Tensor:
+        return z
+
+    def straighten(self, w: Tensor) -> Tensor:
+        return w
+
+    def bend(self, straight: Tensor) -> Tensor:
+        return straight
+
+    def forward(self, w: Tensor) -> Tensor:
+        images = torch.zeros(len(w), 1, 16, 16)
+        images[:, 0, 0, : 2 * LENGTH] = torch.from_numpy(shown(w.numpy())[:, 0, : 2 * LENGTH, 0]).float() / 255
+        return images
+
+
+def shown(w: np.ndarray) -> np.ndarray:
+    """8-bit images that hold w to 1/4096."""
+    steps = np.clip(np.round((w + 8) * 4096), 0, 65535).astype(np.int64)
+    images = np.zeros((len(w), 16, 16, 1), dtype=np.uint8)
+    images[:, 0, 0 : 2 * LENGTH : 2, 0] = steps // 256
+    images[:, 0, 1 : 2 * LENGTH : 2, 0] = steps % 256
+    return images
+
+
+class ExactSearch(LatentSearch):
+    """Reads w off the image."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        first = images[:, 0, : 2 * LENGTH, 0].double()
+        return self.space.coordinates(((256 * first[:, ::2] + first[:, 1::2]) / 4096 - 8).float())
+
+
+class ExactLatent(Latent):
+    """The method with a generator and a search without error."""
+
+    def _generator_for(self, facts: PublicFacts, public: Records | None, context: Context) -> LatentGenerator:
+        return Dial()
+
+    def _search_in(self, space: LatentSpace, context: Context) -> LatentSearch:
+        return ExactSearch(space, torch.nn.Identity(), SearchConfig())
+
+
+PLAIN = {"repair": "replace", "restore": "none", "dimensions": str(LENGTH), "clip_quantile": "0.999"}
+MEAN = np.array([0.5, -0.3, 0.0, 0.2])
+ROOT = np.array([[0.6, 0, 0, 0], [0.2, 0.4, 0, 0], [0, 0.1, 0.5, 0], [0, 0, 0.2, 0.3]])
+
+
+def fitted(w: np.ndarray, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean and covariance of w by the whole fit of one class with this noise, and the clip norm."""
+    method = ExactLatent.configure("default", PLAIN)
+    vault = Vault(ImageSet(shown(w), np.zeros(len(w), dtype=np.int64)))
+    drawn = method.plan(vault.facts, Budget(1.0, 1e-6))
+    plan = Plan(budget=drawn.budget, events=(replace(drawn.events[0], noise_multiplier=noise),))
+    method.fit(Session(vault, plan, MemoryLedger(), NoiseSource(seed)), None, Context())
+    space, latents = method._space, method._latents
+    root = (space.directions * space.deviations) @ latents.roots[0]
+    return space.latents(latents.means).numpy()[0], (root @ root.T).numpy(), method._clip_norm
+
+
+def population(count: int, seed: int) -> np.ndarray:
+    w = MEAN + np.random.default_rng(seed).standard_normal((count, LENGTH)) @ ROOT.T
+    return np.round((w + 8) * 4096) / 4096 - 8
+
+
+@pytest.mark.parametrize(("count", "noise"), [(500, 2.0), (500, 4.0), (4000, 4.0)])
+def test_the_error_of_the_fit_is_what_theory_says(count: int, noise: float) -> None:
+    """Against the moments of the private records themselves, noise alone is left: M s / (alpha n) on each number of
+    the mean, so twice the noise doubles it and eight times the records divide it by eight."""
+    w, errors, clip = population(count, 0), [], 0.0
+    for seed in range(8):
+        mean, _, clip = fitted(w, noise, seed)
+        errors.append(mean - w.mean(axis=0))
+    rows = MomentRows(size=LENGTH, clip_norm=clip, count_weight=0.0)
+    expected = clip * noise / rows.mean_weight / count
+    measured = float(np.sqrt(np.mean(np.square(errors))))
+    # 32 numbers: the deviation of a measured deviation is an eighth of it.
+    assert measured == pytest.approx(expected, rel=0.5)
+
+
+def test_the_covariance_converges_too() -> None:
+    """Entries off the diagonal have noise M^2 s / (sqrt(2) beta n)."""
+    w, noise, errors, clip = population(4000, 1), 3.0, [], 0.0
+    upper = np.triu_indices(LENGTH, 1)
+    for seed in range(8):
+        _, covariance, clip = fitted(w, noise, seed)
+        errors.append((covariance - np.cov(w.T, bias=True))[upper])
+    rows = MomentRows(size=LENGTH, clip_norm=clip, count_weight=0.0)
+    expected = clip**2 * noise / rows.second_weight / math.sqrt(2) / 4000
+    assert float(np.sqrt(np.mean(np.square(errors)))) == pytest.approx(expected, rel=0.5)
+
+
+def test_with_little_noise_the_error_is_that_of_sampling() -> None:
+    """Against the truth, 1/sqrt(n) is left when epsilon is large."""
+    errors = {
+        count: np.mean([np.square(fitted(population(count, seed), 0.2, seed)[0] - MEAN).sum() for seed in range(6)])
+        for count in (300, 4800)
+    }
+    expected = np.trace(ROOT @ ROOT.T) / 300
+    assert errors[300] == pytest.approx(expected, rel=1.0)
+    assert 4 < errors[300] / errors[4800] < 64
+
+
+def strange_images(count: int) -> np.ndarray:
+    coins = np.random.default_rng(3)
+    images = coins.integers(0, 256, (count, 16, 16, 1), dtype=np.uint8)
+    images[-1] = 255
+    images[-2] = 0
+    return images
+
+
+@pytest.mark.parametrize("groups", [False, True])
+def test_one_unit_more_moves_the_sum_by_at_most_the_sensitivity(groups: bool) -> None:
+    """The whole noise-free sum of all classes, on neighbouring vaults."""
+    count = 6
+    images, labels = strange_images(count), np.array([0, 1, 0, 0, 1, 1])
+    owners = np.array([0, 0, 1, 1, 2, 2]) if groups else None
+    method = Latent.configure("fast", SMALL)
+    seen: list[Tensor] = []
+
+    class Watched(Session):
+        def gaussian_sum(self, per_image, **options):  # type: ignore[no-untyped-def]
+            seen.append(super().gaussian_sum(per_image, **options))
+            self.bound = options["clip_norm"]
+            return seen[-1]
+
+    bound = 0.0
+    for rows in (slice(0, 6), slice(0, 4 if groups else 5)):
+        part = ImageSet(images[rows], labels[rows], ("a", "b"), None if owners is None else owners[rows])
+        vault = Vault(part, unit="group" if groups else "record")
+        vault.facts = replace(vault.facts, units=1000)
+        plan = method.plan(vault.facts, Budget(1.0, 1e-5))
+        session = Watched(vault, plan, MemoryLedger(), Scripted())
+        method.fit(session, ImageSet(strange_images(40), np.arange(40) % 2), Context())
+        bound = session.bound
+    moved = float((seen[0] - seen[1]).norm())
+    assert bound == pytest.approx(math.sqrt(1.01))
+    assert 0.1 < moved <= bound * (1 + 1e-6)
+
+
+def test_a_private_clip_norm_costs_its_share_and_no_more() -> None:
+    one = Latent.configure("default").plan(FACTS, Budget(1.0, 1e-5))
+    two = Latent.configure("default", {"clip": "private", "clip_share": "0.2"}).plan(FACTS, Budget(1.0, 1e-5))
+    assert [len(one.events), len(two.events)] == [1, 2]
+    for plan in (one, two):
+        assert 0.99 <= epsilon_of(plan.events, 1e-5) <= 1.0
+    first, second = (event.noise_multiplier for event in two.events)
+    assert (second / first) ** 2 == pytest.approx(0.25)
+
+
+def test_fewer_units_or_less_epsilon_estimate_fewer_directions() -> None:
+    def directions(units: int, epsilon: float) -> int:
+        plan = Latent.configure("default").plan(replace(FACTS, units=units), Budget(epsilon, 1e-6))
+        return int(plan.facts["directions estimated"])
+
+    assert directions(4000, 10.0) == 64
+    assert directions(4000, 10.0) > directions(4000, 0.5) > directions(400, 0.5) >= 1
+
+
+def file_of(tmp_path: Path, size: int = 16, channels: int = 1) -> str:
+    torch.manual_seed(0)
+    generator = StyleGenerator(size, channels, latent_size=8, width=4)
+    generator.settle(torch.Generator().manual_seed(0))
+    place = tmp_path / f"generator-{size}-{channels}.safetensors"
+    save_generator(generator, place)
+    return str(place)
+
+
+def records(count: int = 300) -> ImageSet:
+    return ImageSet(strange_images(count), np.arange(count) % 2)
+
+
+def test_a_given_generator_needs_no_public_images_and_is_released(tmp_path: Path) -> None:
+    place = file_of(tmp_path)
+    job = Job(method="latent", epsilon=8.0, samples=30, settings={"generator": place, "inversion_steps": "2"})
+    release = run(Vault(records()), job, workspace=tmp_path / "run")
+    weights, description = release.models["generator"]
+    space, latents = rebuild_sampler(description, weights)
+    assert latents.means.shape == (2, 8)
+    v = latents.place(torch.randn(4, 8), torch.tensor([0, 1, 0, 1]))
+    assert space.stored(v).shape == (4, 1, 16, 16)
+    with pytest.raises(InputError, match="Not a"):
+        rebuild_sampler(description, {"latents.means": latents.means})
+
+
+def test_generators_that_do_not_fit_are_refused_before_anything_is_reserved(tmp_path: Path) -> None:
+    for settings, message in (
+        ({"generator": file_of(tmp_path, 16, 3)}, "makes images of 16x16x3"),
+        ({"generator": str(tmp_path / "none.safetensors")}, "There is no generator"),
+        ({"dimensions": "60"}, "at most"),
+        ({"generator": file_of(tmp_path), "dimensions": "9"}, "at most 8"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run(Vault(records(80)), Job(method="latent", epsilon=8.0, settings=settings), workspace=tmp_path / "run",
+                public=records())  # fmt: skip
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(InputError, match="needs public images"):
+        run(Vault(records()), Job(method="latent", epsilon=8.0), workspace=tmp_path / "run")
+
+
+def test_too_few_units_are_refused() -> None:
+    facts = replace(FACTS, units=30, shape=(16, 16, 1))
+    with pytest.raises(InputError, match="leave nothing to estimate"):
+        Latent.configure("default").plan(facts, Budget(0.05, 1e-3))
+
+
+def test_a_run_that_was_stopped_goes_on_with_its_generator_and_its_paid_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(method="latent", epsilon=8.0, preset="fast", settings=SMALL, samples=20, insecure_seed=0)
+
+    def stopped(self: Latent, count: int, seed: int = 0) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Latent, "sample", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(Vault(records()), job, workspace=tmp_path / "run", public=records(40))
+    monkeypatch.setattr(style_training, "StyleGame", None)  # the kept generator must do
+    resumed = run(Vault(records()), job, workspace=tmp_path / "run", public=records(40), resume=True)
+    monkeypatch.undo()
+    whole = run(Vault(records()), job, workspace=tmp_path / "other", public=records(40))
+    assert np.array_equal(resumed.images, whole.images)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"search": "best"}, "Expected search"),
+        ({"inversion_steps": "0"}, "inversion_steps >= 1"),
+        ({"clip_quantile": "1"}, "between 0 and 1"),
+        ({"truncation": "3"}, "truncation"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Latent.configure("default", settings)
+
+
+@pytest.mark.parametrize("settings", [{"clip": "private"}, {"restore": "spread", "repair": "linear"}])
+def test_the_options_run(settings: dict[str, str], tmp_path: Path) -> None:
+    job = Job(method="latent", epsilon=8.0, preset="fast", settings={**SMALL, **settings}, samples=20)
+    release = run(Vault(records()), job, workspace=tmp_path / "run", public=records(40))
+    assert len(release) == 20
