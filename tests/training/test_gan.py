@@ -13,6 +13,7 @@ from veilset.training.gan import (
     AdversarialLoss,
     Balance,
     GeneratorTraining,
+    MovingAverage,
     Replay,
     check_loss,
     even_labels,
@@ -21,6 +22,7 @@ from veilset.training.gan import (
     penalty_on_generated,
     real_losses,
     sample_images,
+    weighed_alike,
 )
 from veilset.training.gan_health import inspect, require_finite
 
@@ -82,6 +84,23 @@ def test_replay_forgets_the_oldest() -> None:
     rows, labels = replay.all()
     assert rows[:, 0].tolist() == [1, 1, 2, 2]
     assert labels.tolist() == [1, 1, 2, 2]
+
+
+def test_a_moving_average_starts_without_bias() -> None:
+    average = MovingAverage(4)
+    assert average.add([torch.tensor(2.0)])[0] == 2
+    assert average.add([torch.tensor(4.0)])[0] == 3
+    for _ in range(40):
+        last = average.add([torch.tensor(7.0)])
+    assert last[0] == pytest.approx(7.0, abs=1e-3)
+
+
+def test_a_rare_class_weighs_as_much_as_its_generated_images() -> None:
+    means = torch.tensor([[0.3, 0.4, 0.1], [0.5, 0.2, 0.1]])
+    generated = 0.5 * means
+    real = -torch.tensor([[0.9], [0.1]]) * means
+    torch.testing.assert_close(weighed_alike(real, generated), -generated)
+    assert weighed_alike(torch.zeros(2, 3), generated).isfinite().all()
 
 
 def test_a_generator_learns_and_goes_on_from_a_state() -> None:

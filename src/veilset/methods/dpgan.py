@@ -93,7 +93,7 @@ class DpganConfig(Config):
     critic: CriticKind = "kernel"
     generator: GeneratorKind = "modulated"
     loss: AdversarialLoss = "hinge"
-    steps: int = 600
+    steps: int = 400
     batch: int = 8192
     clip_norm: float = 1.0
     critic_learning_rate: float = 0.0
