@@ -194,7 +194,8 @@ class Seen:
 
         An inversion network answers with the expected v, which is pulled towards the public mean. If v is normal and
         what the network sees of it is linear, its answers have covariance C for public images, a shift d of the
-        population shows as C d, and a deviation D as C D C: `amplified` undoes that, but not where next to nothing is seen.
+        population shows as C d, and a deviation D as C D C: `amplified` undoes that, but not where next to nothing is
+        seen.
         """
         if not amplified:
             return means - self.mean, deviations

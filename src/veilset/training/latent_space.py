@@ -35,7 +35,7 @@ class LatentSpace:
 
     @classmethod
     def of(cls, generator: LatentGenerator, seed: int, kept: Path | None = None) -> "LatentSpace":
-        """The coordinates by samples of the generator; with `kept`, those of that file, which is written if it is absent.
+        """The coordinates by samples of the generator; with `kept`, those of that file, which is written if absent.
 
         A paid sum means nothing in other coordinates, and directions of equal variance turn with the last digit.
         """
