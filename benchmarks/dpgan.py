@@ -28,6 +28,7 @@ from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility import evaluate_utility
 from veilset.pipeline.synthesize import Job, run
 from veilset.privacy.vault import Vault
+from veilset.training.recipe import TrainingConfig
 
 REPOSITORY = Path(__file__).parent.parent
 DATA = Path(os.environ.get("VEILSET_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -76,7 +77,14 @@ def measure(name: str, epsilon: float, seed: int, arguments: argparse.Namespace)
     classes = len(private.class_names)
     asked = np.arange(len(release.labels)) % classes
     student = evaluate_utility(
-        release.images, release.labels, release.soft_labels, classes, scored_on, seeds=1, first_seed=seed
+        release.images,
+        release.labels,
+        release.soft_labels,
+        classes,
+        scored_on,
+        seeds=1,
+        first_seed=seed,
+        config=TrainingConfig(epochs=arguments.student_epochs),
     )
     return {
         "benchmark": arguments.method,
@@ -90,6 +98,7 @@ def measure(name: str, epsilon: float, seed: int, arguments: argparse.Namespace)
         "preset": arguments.preset,
         "settings": settings,
         "samples": len(release.images),
+        "student_epochs": arguments.student_epochs or "the recipe's",
         "warnings": [text for text in release.certificate.warnings if "account" not in text],
         "seconds": round(seconds),
         "cpu_seconds": round(cpu_seconds),
@@ -122,6 +131,7 @@ def main() -> None:
     parser.add_argument("--seed", nargs="+", type=int, default=[0])
     parser.add_argument("--preset", default="default")
     parser.add_argument("--samples", type=int, default=20_000)
+    parser.add_argument("--student-epochs", type=int, help="fewer than the recipe's, where a machine is busy")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--validate", action="store_true")
     parser.add_argument("--out", type=Path)
