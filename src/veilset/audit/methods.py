@@ -47,7 +47,7 @@ _CRITICS = {"critics": "2", "steps": "4", "warmup": "2", "critic_updates": "2", 
 _LATENT = {"generator_steps": "1", "inversion_steps": "1", "dimensions": "4"}
 
 _AGGREGATED = {
-    "layout": "C1-C1-x", "steps": "4", "mu": "2", "width": "2", "generated_batch": "8", "conv1_steps": "2",
+    "layout": "C1-C1-x", "steps": "5", "mu": "2", "width": "2", "generated_batch": "8", "conv1_steps": "2",
     "teacher_share": "0",
 }  # fmt: skip
 
@@ -90,6 +90,22 @@ AUDITS: dict[str, tuple[MethodAudit, ...]] = {
         MethodAudit(
             form="class sums and moments",
             settings={"steps": "1", "random_features": "64", "code_size": "16", "pictures": "100", "batch": "16"},
+        ),
+    ),
+    "pldk": (
+        MethodAudit(
+            form="expert and teacher",
+            settings={
+                "expert_steps": "4",
+                "expert_every": "1",
+                "width": "4",
+                "images_per_class": "2",
+                "iterations": "1",
+                "student_steps": "1",
+                "student_updates": "1",
+                "clip_norm": "0.01",
+            },
+            runs=300,
         ),
     ),
     "sanitized_gan": (
