@@ -40,6 +40,15 @@ TINY: dict[str, dict[str, str]] = {
     "latent": {"generator_steps": "2", "inversion_steps": "2"},
     "merf": {"steps": "3", "random_features": "64", "code_size": "16", "pictures": "100", "batch": "16"},
     "pate": {**DATA_FREE, "teachers": "20"},
+    "pldk": {
+        "expert_steps": "6",
+        "expert_every": "2",
+        "width": "4",
+        "images_per_class": "20",
+        "iterations": "2",
+        "student_steps": "2",
+        "student_updates": "2",
+    },
     "sanitized_gan": {"steps": "3", "critics": "4", "pictures": "40", "code_size": "8", "warmup": "1"},
 }
 METHOD_NAMES = sorted(METHODS)

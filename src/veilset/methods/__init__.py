@@ -13,6 +13,7 @@ METHODS: Registry[type[Method]] = Registry(
         "latent": "veilset.methods.latent:Latent",
         "merf": "veilset.methods.baselines.merf:Merf",
         "pate": "veilset.methods.pate:Pate",
+        "pldk": "veilset.methods.pldk:Pldk",
         "sanitized_gan": "veilset.methods.sanitized_gan:SanitizedGan",
     },
 )

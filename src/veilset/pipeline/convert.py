@@ -62,7 +62,8 @@ def convert_release(path: Path, conversion: Conversion, progress: Progress = SIL
     name = str(description.get("name"))
     if name not in NETWORKS:
         raise InputError(f"The student of {path} is {name!r}, none of ours. What a release names is not imported.")
-    network = _load(name, source.certificate.facts, dict(weights))
+    width = description.get("width")
+    network = _load(name, source.certificate.facts, dict(weights), width=None if width is None else int(width))
     warnings = (*source.certificate.warnings, _CARRIED_OVER)
     certificate = dataclasses.replace(source.certificate, samples=conversion.samples, warnings=warnings, files={})
     return _distil(network, certificate, conversion, progress)
@@ -104,10 +105,10 @@ def _distil(teacher: "nn.Module", certificate: Certificate, conversion: Conversi
     )
 
 
-def _load(name: str, facts: PublicFacts, weights: "Mapping[str, object]") -> "nn.Module":
+def _load(name: str, facts: PublicFacts, weights: "Mapping[str, object]", *, width: int | None = None) -> "nn.Module":
     from veilset.models import build_network
 
-    network = build_network(name, shape=facts.shape, classes=facts.classes)
+    network = build_network(name, shape=facts.shape, classes=facts.classes, width=width)
     try:
         network.load_state_dict(dict(weights))
     except RuntimeError as error:

@@ -97,7 +97,9 @@ def rebuild_student(description: Mapping[str, Any], weights: Mapping[str, Tensor
         if name not in NETWORKS:
             raise InputError(f"its network is {name!r}")
         height, width, channels = (int(side) for side in description["shape"])
-        network = build_network(str(name), shape=(height, width, channels), classes=int(description["classes"]))
+        wide = None if description.get("width") is None else int(description["width"])
+        classes = int(description["classes"])
+        network = build_network(str(name), shape=(height, width, channels), classes=classes, width=wide)
         network.load_state_dict(dict(weights))
     except (InputError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(

@@ -150,6 +150,7 @@ def train_private(
     features: PerImage | None = None,
     make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
     expected_batch: float | None = None,
+    after_step: Callable[[int, nn.Module], None] | None = None,
     seed: int = 0,
     progress: Progress = SILENT,
 ) -> nn.Module:
@@ -158,7 +159,8 @@ def train_private(
     `prepare` turns images into inputs (default: floats in [0, 1], channels first); a model that is one `nn.Linear`
     under the default loss takes the fast path of linear_head.py. `features` are fixed numbers of each image, computed
     once and kept inside the session; the model then reads them instead of images. `expected_batch` is the public number
-    to divide by, sampling_rate * units unless given (a shard of the vault expects fewer).
+    to divide by, sampling_rate * units unless given (a shard of the vault expects fewer). `after_step` sees the model
+    after each step, whose number counts from 1; that is post-processing.
 
     Privacy: unit as in the vault; relation add/remove-one; sensitivity `config.clip_norm`; event `config.steps`
     Poisson-sampled Gaussians, paid before the first batch; assumes what `ClippedGradients` assumes, which is tried on
@@ -184,7 +186,7 @@ def train_private(
             steps=config.steps,
             features=features,
         )
-        return _loop(steps, model, gradients.parameters, optimizer, clip, batch, config, progress)
+        return _loop(steps, model, gradients.parameters, optimizer, clip, batch, config, after_step, progress)
 
 
 def to_inputs(images: Tensor) -> Tensor:
@@ -209,6 +211,7 @@ def _loop(
     clip: ClippedSum,
     expected_batch: float,
     config: PrivateTraining,
+    after_step: Callable[[int, nn.Module], None] | None,
     progress: Progress,
 ) -> nn.Module:
     average, averaged = WeightAverage(model, config.ema_decay or None), 0
@@ -233,6 +236,8 @@ def _loop(
             if step >= averages_from:
                 average.update(model, averaged)
                 averaged += 1
+            if after_step is not None:
+                after_step(step + 1, model)
             if steps.lease_used_up:
                 # All of it follows from noisy sums; steps that were leased and lost are not taken again.
                 state = {"weights": model.state_dict(), "optimizer": optimizer.state_dict()}

@@ -1,0 +1,195 @@
+"""Trajectories of experts, and images that lead a network along them.
+
+Cazenavette et al., "Dataset distillation by matching training trajectories" (CVPR 2022). An expert's weights are kept
+every few steps as one flat vector; images and a step size are then learned so that training on the images follows.
+Nothing here reads private rows.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from veilset.core.errors import InputError, VeilsetError
+from veilset.core.files import write_whole
+from veilset.core.progress import SILENT, Progress
+from veilset.core.randomness import torch_generator
+from veilset.training.augment import AugmentConfig, augment
+
+_SAVE_EVERY = 20
+# Images live as logits of their pixels, so that no step leaves [0, 1]; this keeps the logits of a start finite.
+_EDGE = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchingConfig:
+    """How images are matched to trajectories.
+
+    Args:
+        iterations: moves of the images.
+        student_steps: N, training steps on the images that are looked through.
+        expert_points: M, how many kept points the expert is ahead.
+        latest_start: the last point from which a match may start, as a share of the trajectory.
+        match_batch: images of one training step.
+        image_rate: learning rate of the images.
+        first_step: learning rate of the training on the images, to begin with; it is learned.
+        low_memory: compute each training step twice in the place of keeping it.
+    """
+
+    iterations: int = 300
+    student_steps: int = 10
+    expert_points: int = 2
+    latest_start: float = 0.5
+    match_batch: int = 50
+    image_rate: float = 0.03
+    first_step: float = 0.03
+    low_memory: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "student_steps", "expert_points", "match_batch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"Expected {name} >= 1, got {getattr(self, name)}.")
+        if not (self.image_rate > 0 and self.first_step > 0) or not 0 <= self.latest_start <= 1:
+            raise InputError(
+                f"Expected image_rate > 0, first_step > 0 and latest_start in [0, 1], got {self.image_rate}, "
+                f"{self.first_step} and {self.latest_start}."
+            )
+
+
+class Trajectory:
+    """The weights of one expert on its way, as flat vectors; on disk where a place is given."""
+
+    def __init__(self, place: Path | None = None) -> None:
+        self.place = place
+        self.points: list[Tensor] = []
+        if place is not None and place.exists():
+            self.points = list(torch.load(place, weights_only=True))
+
+    def add(self, number: int, network: nn.Module) -> None:
+        """Keep the weights as point `number`; one that is kept already stays."""
+        if number < len(self.points):
+            return
+        with torch.no_grad():
+            self.points.append(torch.cat([parameter.detach().cpu().flatten() for parameter in network.parameters()]))
+        if self.place is not None:
+            self.place.parent.mkdir(parents=True, exist_ok=True)
+            partial = self.place.with_suffix(".part")
+            torch.save(self.points, partial)
+            partial.replace(self.place)
+
+
+def unflatten(network: nn.Module, flat: Tensor) -> dict[str, Tensor]:
+    """The parameters of `network` by name, as views of a flat vector."""
+    wanted = sum(parameter.numel() for parameter in network.parameters())
+    if wanted != len(flat):
+        raise VeilsetError(f"Expected {wanted} weights, got {len(flat)}: the trajectory is of another network.")
+    parts, start = {}, 0
+    for name, parameter in network.named_parameters():
+        parts[name] = flat[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+    return parts
+
+
+class Matching:
+    """Images and a step size in the making."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        trajectories: list[Trajectory],
+        images: Tensor,
+        labels: Tensor,
+        config: MatchingConfig,
+        augmentation: AugmentConfig | None,
+        seed: int,
+    ) -> None:
+        if min(len(trajectory.points) for trajectory in trajectories) <= config.expert_points:
+            raise InputError(
+                f"Expected trajectories of more than {config.expert_points} points. Train experts for more steps, or "
+                "lower expert_points."
+            )
+        self.network, self.trajectories, self.config, self.seed = network.eval(), trajectories, config, seed
+        self.labels, self.augmentation = labels, augmentation
+        self.logits = torch.logit(images.clamp(_EDGE, 1 - _EDGE)).requires_grad_()
+        self.log_step = torch.tensor(math.log(config.first_step)).requires_grad_()
+        self.optimizer = torch.optim.Adam(
+            [{"params": [self.logits], "lr": config.image_rate}, {"params": [self.log_step], "lr": 0.01}],
+            betas=(0.5, 0.99),
+        )
+        self.iteration = 0
+        self.losses: list[float] = []
+
+    @property
+    def images(self) -> Tensor:
+        """In [0, 1], (n, C, H, W)."""
+        return torch.sigmoid(self.logits)
+
+    def run(self, place: Path | None = None, progress: Progress = SILENT) -> Tensor:
+        """All iterations, from where an earlier part of this run stopped; the images (n, C, H, W) in [0, 1]."""
+        if place is not None and place.exists():
+            self._load(torch.load(place, weights_only=True))
+        with progress.task("distilling", self.config.iterations - self.iteration) as task:
+            while self.iteration < self.config.iterations:
+                self.advance()
+                task.advance()
+                if place is not None and self.iteration % _SAVE_EVERY == 0:
+                    self._save(place)
+        return self.images.detach()
+
+    def advance(self) -> None:
+        """Move the images and the step size once."""
+        coins = torch_generator(self.seed, f"matching {self.iteration}")
+        points = self.trajectories[int(torch.randint(len(self.trajectories), (), generator=coins))].points
+        last = len(points) - 1 - self.config.expert_points
+        start = int(torch.randint(min(last, round(self.config.latest_start * last)) + 1, (), generator=coins))
+        target = points[start + self.config.expert_points]
+        weights = points[start].clone().requires_grad_()
+        images, step = self.images, self.log_step.exp()
+        for _ in range(self.config.student_steps):
+            rows = torch.randperm(len(images), generator=coins)[: self.config.match_batch]
+            seed = int(torch.randint(2**31, (), generator=coins))
+            arguments = (weights, images[rows], self.labels[rows], step, seed)
+            weights = (
+                checkpoint(self._train, *arguments, use_reentrant=False)
+                if self.config.low_memory
+                else self._train(*arguments)
+            )
+        loss = (weights - target).square().sum() / (points[start] - target).square().sum().clamp_min(1e-12)
+        if not bool(torch.isfinite(loss)):
+            raise VeilsetError(f"Matching diverged at iteration {self.iteration}. Lower first_step or image_rate.")
+        gradients = torch.autograd.grad(loss, [self.logits, self.log_step])
+        self.logits.grad, self.log_step.grad = gradients
+        self.optimizer.step()
+        self.losses.append(float(loss.detach()))
+        self.iteration += 1
+
+    def _train(self, weights: Tensor, images: Tensor, labels: Tensor, step: Tensor, seed: int) -> Tensor:
+        """One step of training on images, through which gradients flow."""
+        if self.augmentation is not None:
+            images = augment(images, self.augmentation, torch.Generator().manual_seed(seed))
+        logits = functional_call(self.network, unflatten(self.network, weights), (images,))
+        loss = functional.cross_entropy(logits, labels)
+        (gradient,) = torch.autograd.grad(loss, weights, create_graph=True)
+        return weights - step * gradient
+
+    def _save(self, place: Path) -> None:
+        from io import BytesIO
+
+        content = BytesIO()
+        state = {"logits": self.logits.detach(), "log_step": self.log_step.detach()}
+        torch.save(state | {"optimizer": self.optimizer.state_dict(), "iteration": self.iteration}, content)
+        write_whole(place, content.getvalue())
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        with torch.no_grad():
+            self.logits.copy_(state["logits"])
+            self.log_step.copy_(state["log_step"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.iteration = int(state["iteration"])
