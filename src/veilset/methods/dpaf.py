@@ -76,8 +76,10 @@ class Dpaf(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
         "fast": {"steps": 40, "width": 16, "conv1_steps": 20},
-        "paper": {"conv1": "classifier", "generator_sees": "samples", "memory": 1, "teacher_share": 0.0},
-    }
+        "paper": {
+            "conv1": "classifier", "generator_sees": "samples", "memory": 1, "teacher_share": 0.0, "keep_fraction": 0.9,
+        },
+    }  # fmt: skip
 
     def requires_public(self) -> bool:
         """A public conv1 needs images to be trained on."""
@@ -255,8 +257,7 @@ class AggregatedTraining:
                 (sums,) = aggregates.step(self._clipped_rows)
                 self.means.add(sums)
                 real, noise = (part.to(self.device) for part in self.means.read(self.features.bound, spread, expected))
-                for turn in range(self.config.top_steps):  # lines 13 and 16
-                    self._train_top(real, noise, f"{step}/{turn}")
+                self._train_top(real, noise, step)  # lines 13 and 16
                 if (step + 1) % self.config.mu == 0 and updates.steps_left:  # lines 11 to 14
                     self._train_conv2(updates, real, noise, step)
                 if (step + 1) % self.config.n_critic == 0:  # lines 18 to 20
@@ -298,28 +299,30 @@ class AggregatedTraining:
         labels = labels.to(self.device)
         return self.gradients.sum((rows.to(self.device), labels), labels)
 
-    def _generated_means(self, noise: Tensor, purpose: str) -> Tensor:
-        """The generated aggregate, with as much noise as the real one has: noise alone must not tell them apart."""
+    def _generated_means(self) -> Tensor:
         rows, labels = self.replay.all()
-        return self._like_real(class_means(self.features(rows, labels), labels, self.facts.classes), noise, purpose)
+        return class_means(self.features(rows, labels), labels, self.facts.classes)
 
     def _like_real(self, means: Tensor, noise: Tensor, purpose: str) -> Tensor:
+        """A generated aggregate with as much noise as the real one has: noise alone must not tell them apart."""
         drawn = torch.randn(means.shape, generator=torch_generator(self.seed, f"generated aggregate/{purpose}"))
         return means + noise * drawn.to(self.device)
 
-    def _train_top(self, real: Tensor, noise: Tensor, purpose: str) -> None:
+    def _train_top(self, real: Tensor, noise: Tensor, step: int) -> None:
         with torch.no_grad():
-            generated = self._generated_means(noise, purpose)
-        loss = loss_on_noisy_aggregate(self.top, real, generated)
+            means = self._generated_means()
         parameters = list(self.top.parameters())
-        _descend(self.top_optimizer, parameters, list(torch.autograd.grad(loss, parameters)))
+        for turn in range(self.config.top_steps):
+            loss = loss_on_noisy_aggregate(self.top, real, self._like_real(means, noise, f"{step}/{turn}"))
+            _descend(self.top_optimizer, parameters, list(torch.autograd.grad(loss, parameters)))
 
     def _train_conv2(self, updates: GradientSteps, real: Tensor, noise: Tensor, step: int) -> None:
         self.upstream, length = upstream_gradient(self.top, real)
         noisy = updates.step(self._clipped_gradients)
         batch = updates.event.sampling_rate * self.facts.units
         parameters = self.gradients.parameters
-        half = functional.softplus(self.top(self._generated_means(noise, f"{step}/conv2"))).mean()
+        generated = self._like_real(self._generated_means(), noise, f"{step}/conv2")
+        half = functional.softplus(self.top(generated)).mean()
         free = torch.autograd.grad(half, parameters)
         both = [total.to(self.device) * (length / batch) + own for total, own in zip(noisy, free, strict=True)]
         _descend(self.conv2_optimizer, list(parameters), both)
