@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from veilset.training.latent_fit import MomentRows, Repair, Seen, positive
 from veilset.training.latent_search import InversionConfig, LatentSearch, SearchConfig, train_inversion
 from veilset.training.latent_space import LatentSpace
 from veilset.training.recipe import TrainingConfig
-from veilset.training.style_training import StyleTrainingConfig, train_generator
+from veilset.training.style_training import PRESETS, train_generator
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("VEILSET_DATA") or ROOT.parent / "shared" / "data")
@@ -78,7 +79,7 @@ def prepared(name: str, public: ImageSet, steps: int, inversion_steps: int, cach
     folder = cache / f"{name}-{steps}-{inversion_steps}"
     place = folder / "generator.safetensors"
     if not place.exists():
-        config = StyleTrainingConfig(steps=steps, mirrored=name == "celeba")
+        config = replace(PRESETS["default" if name == "celeba" else "fast"], steps=steps, mirrored=name == "celeba")
         folder.mkdir(parents=True, exist_ok=True)
         save_generator(train_generator(public, config, checkpoint=cache / f"{name}.pt"), place)
     space = LatentSpace.of(load_generator(place), 0, folder / SPACE)
@@ -92,7 +93,9 @@ def search_in(space: LatentSpace, folder: Path, config: SearchConfig) -> LatentS
     return LatentSearch(space, network, config)
 
 
-def released(private: ImageSet, folder: Path, epsilon: float, count: int, seed: int, **settings: str) -> Any:
+def released(
+    private: ImageSet, public: ImageSet, folder: Path, epsilon: float, count: int, seed: int, **settings: str
+) -> Any:
     """One release of the method itself."""
     with tempfile.TemporaryDirectory() as place:
         workspace = Path(place) / "run"
@@ -108,7 +111,7 @@ def released(private: ImageSet, folder: Path, epsilon: float, count: int, seed: 
             seed=seed,
             insecure_seed=seed,  # so that a measurement can be repeated; a release for others never does
         )
-        return run(Vault(private), job, workspace=workspace)
+        return run(Vault(private), job, workspace=workspace, public=public)
 
 
 class Judge:
@@ -125,24 +128,26 @@ class Judge:
         return float((features @ self.weight > self.middle).mean())
 
 
-def shift(space: LatentSpace, folder: Path, seed: int, settings: Mapping[str, str]) -> list[dict[str, Any]]:
+def shift(space: LatentSpace, folder: Path, seed: int, count: int, settings: Mapping[str, str]) -> list[dict[str, Any]]:
     """FID to the private men and share of men, of the generator, the reconstructions and the fits."""
     public, private = celeba()
     extract: Extractor = scattering_extractor(3, 32)
     men = private.subset(np.flatnonzero(private.labels == 1))
     alone = ImageSet(men.images, men.labels * 0, ("men",))
-    count = len(men)
     judge = Judge(extract(public.images), public.labels)
     real, others = extract(men.images), extract(private.images[private.labels == 0])
     accuracy = (judge.share(real) + 1 - judge.share(others)) / 2
     codes = search_in(space, folder, SearchConfig())(torch.from_numpy(men.read(np.arange(count))))
+    real = real[:count]
     sets: dict[str, Images] = {
         "generator": _shown(space, space.draw(count, torch_generator(seed, "raw"))),
         "generator, truncation 0.5": _shown(space, 0.5 * space.draw(count, torch_generator(seed, "raw"))),
         "reconstructions (private, not released)": _shown(space, codes),
-        "fit without noise (private, not released)": released(alone, folder, 1e6, count, seed, **settings).images,
-        "DP fit, epsilon 11": released(alone, folder, 11.0, count, seed, **settings).images,
-        "DP fit, epsilon 1": released(alone, folder, 1.0, count, seed, **settings).images,
+        "fit without noise (private, not released)": released(
+            alone, public, folder, 1e6, count, seed, **settings
+        ).images,
+        "DP fit, epsilon 11": released(alone, public, folder, 11.0, count, seed, **settings).images,
+        "DP fit, epsilon 1": released(alone, public, folder, 1.0, count, seed, **settings).images,
     }
     lines = []
     for name, images in sets.items():
@@ -153,6 +158,7 @@ def shift(space: LatentSpace, folder: Path, seed: int, settings: Mapping[str, st
                 "fid": round(frechet_distance(real, features), 2),
                 "men": round(judge.share(features), 4),
                 "images": count,
+                "records": len(men),
                 "judge_balanced_accuracy": round(accuracy, 4),
                 "men_among_real": round(judge.share(real), 4),
             }
@@ -210,12 +216,12 @@ def repairs(space: LatentSpace, folder: Path, seed: int) -> list[dict[str, Any]]
     from veilset.privacy.budget import Budget
     from veilset.privacy.events import Event
 
-    _, private = celeba()
+    public, private = celeba()
     search = search_in(space, folder, SearchConfig())
     men = private.images[private.labels == 1]
     v = search(torch.from_numpy(men.copy())).double()
     rows = MomentRows(size=space.size, clip_norm=float(v.norm(dim=1).quantile(0.99)), count_weight=0.0)
-    found = search(space.stored(space.draw(2000, torch_generator(seed, "repairs public"))).permute(0, 2, 3, 1))
+    found = search(torch.from_numpy(public.images[:2000].copy()))
     seen = Seen.of(found, rows)
     exact = rows(v).sum(dim=0)
     truth = rows.read(exact[None], len(men), 1e-9).covariances[0]
@@ -239,12 +245,12 @@ def repairs(space: LatentSpace, folder: Path, seed: int) -> list[dict[str, Any]]
 def gender(folder: Path, seed: int, count: int, validate: bool, settings: Mapping[str, str]) -> list[dict[str, Any]]:
     """Two classes at epsilon 10, and a student of the release."""
     public, private = celeba()
-    release = released(private, folder, 10.0, count, seed, **settings)
+    release = released(private, public, folder, 10.0, count, seed, **settings)
     pack = np.load(DATA / "celeba_32.npz")
     test = public if validate else ImageSet(pack["test_images"], pack["test_labels"].astype(np.int64), ("women", "men"))
     result = evaluate_utility(
         release.images, release.labels, release.soft_labels, 2, test,
-        seeds=1, first_seed=seed, config=TrainingConfig(epochs=max(1, 100_000 // count)),
+        seeds=1, first_seed=seed, config=TrainingConfig(epochs=max(1, 60_000 // count)),
     )  # fmt: skip
     return [
         {
@@ -265,7 +271,7 @@ def picture(cache: Path, steps: int, inversion_steps: int, seed: int) -> list[di
     space = prepared("fashion", public, steps, inversion_steps, cache)
     folder = cache / f"fashion-{steps}-{inversion_steps}"
     codes = search_in(space, folder, SearchConfig())(torch.from_numpy(private.read(np.arange(48))))
-    fits = [released(private, folder, epsilon, len(private), seed).images for epsilon in (1e6, 1.0)]
+    fits = [released(private, public, folder, epsilon, len(private), seed).images for epsilon in (1e6, 1.0)]
     raw = _shown(space, space.draw(len(private), torch_generator(seed, "raw")))
     sets = [private.images[:48], _shown(space, codes), *fits]
     write_whole(ROOT / "docs" / "images" / "latent-fashion.png", png_of(beside(sets)))
@@ -290,6 +296,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--inversion-steps", type=int, default=1000)
     parser.add_argument("--parts", nargs="+", default=["shift", "clip", "repairs", "gender", "picture"])
+    parser.add_argument("--compared", type=int, default=1400, help="images on each side of an FID")
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--descent-images", type=int, default=96)
     parser.add_argument("--descent-steps", type=int, default=100)
@@ -308,7 +315,7 @@ def main() -> None:
         else:
             space = prepared("celeba", celeba()[0], asked.steps, asked.inversion_steps, asked.cache)
             if part == "shift":
-                lines = shift(space, folder, asked.seed, settings)
+                lines = shift(space, folder, asked.seed, asked.compared, settings)
             elif part == "clip":
                 lines = clip(space, folder, asked.seed, asked.descent_images, asked.descent_steps)
             elif part == "repairs":

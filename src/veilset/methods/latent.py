@@ -3,7 +3,7 @@
 Bie, "Find your private dataset inside StyleGAN: leveraging public GANs for in-domain private image synthesis" (2020).
 What we changed: the clip norm comes from public samples or from a paid quantile, not from private norms; mean and
 covariance are one release of one clipped vector, for each class in its own block; latents are straightened and scaled
-by public samples; what the inversion loses is undone by what it loses on public samples; the noisy covariance is shrunk
+by public samples; what the inversion loses is undone by what it loses on public images; the noisy covariance is shrunk
 towards the public one. The preset `paper` does without the last three.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity sqrt(1 + b^2) of the sum (b counts; training/
@@ -144,7 +144,7 @@ class Latent(Method):
         space = LatentSpace.of(generator, context.seed, _kept(context, _SPACE))
         search = self._search_in(space, context)
         size = self._directions(facts, noise, space.size)
-        found = self._public_answers(space, search, context)
+        found = self._public_answers(space, search, public, context)
 
         # 1. The clip norm, from public samples or by a paid quantile.
         clip_norm = float(found[:, :size].norm(dim=1).quantile(self.config.clip_quantile))
@@ -259,8 +259,7 @@ class Latent(Method):
             return load_generator(kept).to(context.device)
         if public is None:
             raise InputError("Expected public images or a generator. Pass --public or --set generator=FILE.")
-        if tuple(public.shape) != tuple(facts.shape):
-            raise InputError(f"Expected public images of {facts.shape}, got {public.shape}. Pass --size.")
+        _require_shape(public, facts.shape)
         preset = PRESETS[self.config.generator_preset]
         generator = train_generator(
             public,
@@ -288,12 +287,28 @@ class Latent(Method):
         )
         return LatentSearch(space, network, config)
 
-    def _public_answers(self, space: LatentSpace, search: LatentSearch, context: Context) -> Tensor:
-        """What the search finds for the generator's own images."""
+    def _public_answers(
+        self, space: LatentSpace, search: LatentSearch, public: Records | None, context: Context
+    ) -> Tensor:
+        """What the search finds for public images, or for the generator's own where there are none.
+
+        The network has seen generated images only, and answers more timidly where an image is not quite one of them.
+        Public images show by how much; the generator was made to have their population at mean 0 and covariance 1.
+        """
         count = _PUBLIC_SAMPLES if search.config.steps == 0 else max(256, 4 * space.size)
-        v = space.draw(count, torch_generator(context.seed, "latent public samples"))
-        pictures = space.stored(v).permute(0, 2, 3, 1)
+        if public is not None:
+            _require_shape(public, (space.generator.size, space.generator.size, space.generator.channels))
+            order = numpy_generator(context.seed, "latent public images").permutation(len(public.labels))
+            pictures = torch.from_numpy(public.read(np.sort(order[:count]).astype(np.int64)))
+        if public is None or len(pictures) < 2 * space.size:
+            v = space.draw(count, torch_generator(context.seed, "latent public samples"))
+            pictures = space.stored(v).permute(0, 2, 3, 1)
         return torch.cat([search(part) for part in torch.split(pictures, _AT_ONCE)])
+
+
+def _require_shape(public: Records, shape: tuple[int, int, int]) -> None:
+    if tuple(public.shape) != tuple(shape):
+        raise InputError(f"Expected public images of {tuple(shape)}, got {public.shape}. Pass --size.")
 
 
 def _kept(context: Context, name: str) -> Path | None:

@@ -177,14 +177,14 @@ def _recomposed(values: Tensor, vectors: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a search makes of the generator's own images, whose coordinates have mean 0 and covariance 1."""
+    """What a search makes of the public population, whose coordinates have mean 0 and covariance 1."""
 
     mean: Tensor  # (k,)
     covariance: Tensor  # (k, k)
 
     @classmethod
     def of(cls, found: Tensor, rows: MomentRows) -> "Seen":
-        """By coordinates (b, d) that the search found for public samples, clipped as private ones are."""
+        """By coordinates (b, d) that the search found for public images, clipped as private ones are."""
         v = found[:, : rows.size].double()
         v = v * (rows.clip_norm / v.norm(dim=1, keepdim=True).clamp(min=rows.clip_norm))
         return cls(mean=v.mean(dim=0), covariance=torch.cov(v.T).reshape(rows.size, rows.size))

@@ -193,8 +193,7 @@ class LatentSearch:
         Privacy: row i depends on image i and public numbers alone.
         """
         pixels = images.to(self.space.centre.device).permute(0, 3, 1, 2).float() / 255
-        parts = [self._found(part) for part in torch.split(pixels, _TOGETHER)]
-        return torch.cat(parts).cpu() if parts else pixels.new_zeros(0, self.space.size)
+        return torch.cat([self._found(part) for part in torch.split(pixels, _TOGETHER)]).cpu()
 
     def _found(self, pixels: Tensor) -> Tensor:
         """Start and descent. The batch is filled up with blanks, so that every image meets the same arithmetic."""
