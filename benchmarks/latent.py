@@ -134,11 +134,11 @@ def shift(space: LatentSpace, folder: Path, seed: int, count: int, settings: Map
     extract: Extractor = scattering_extractor(3, 32)
     men = private.subset(np.flatnonzero(private.labels == 1))
     alone = ImageSet(men.images, men.labels * 0, ("men",))
-    judge = Judge(extract(public.images), public.labels)
-    real, others = extract(men.images), extract(private.images[private.labels == 0])
+    judge = Judge(extract(public.images[::2]), public.labels[::2])
+    real = extract(men.images[:count])
+    others = extract(private.images[private.labels == 0][:count])
     accuracy = (judge.share(real) + 1 - judge.share(others)) / 2
     codes = search_in(space, folder, SearchConfig())(torch.from_numpy(men.read(np.arange(count))))
-    real = real[:count]
     sets: dict[str, Images] = {
         "generator": _shown(space, space.draw(count, torch_generator(seed, "raw"))),
         "generator, truncation 0.5": _shown(space, 0.5 * space.draw(count, torch_generator(seed, "raw"))),
