@@ -131,7 +131,7 @@ def test_the_plan_has_a_line_for_each_part(conv1: str) -> None:
     assert 0.98 < epsilon_of(plan.events, 1e-5) <= 1
     private = [] if conv1 == "wavelets" else ["conv1"]
     assert [event.label for event in plan.events] == ["teacher", *private, "aggregate", "conv2*"]
-    assert plan.facts["bound of an image's features, R"] == pytest.approx(32**0.5 * 3)  # maps, pixels
+    assert plan.facts["bound of an image's features, R"] == pytest.approx(32**0.5 * 7)  # maps, pixels
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,14 @@ class AggregatedTraining:
             config.clip_norm,
             keep_fraction=config.keep_fraction,
         )
-        self.top_optimizer = torch.optim.Adam(self.top.parameters(), lr=config.critic_learning_rate, betas=(0.5, 0.99))
+        self.each_class = torch.arange(facts.classes, device=self.device)
+        # The decay makes the critic forget within one aggregate: one that remembers is late, and the game swings. SGD,
+        # because Adam would give coordinates that hold noise as much weight as those that hold the difference.
+        own = {"params": list(self.top.of_class.parameters()), "lr": 1 / (config.top_decay * config.top_steps)}
+        shared = {"params": [*self.top.conv3.parameters(), *self.top.fc.parameters()]}
+        self.top_optimizer = torch.optim.SGD(
+            [own, shared], lr=config.critic_learning_rate, weight_decay=config.top_decay
+        )
         self.conv2_optimizer = torch.optim.Adam(self.gradients.parameters, lr=config.conv2_learning_rate)
         self.of_generator = GeneratorTraining(
             generator,
@@ -314,7 +321,7 @@ class AggregatedTraining:
         parameters = list(self.top.parameters())
         for turn in range(self.config.top_steps):
             loss = loss_on_noisy_aggregate(self.top, real, self._like_real(means, noise, f"{step}/{turn}"))
-            _descend(self.top_optimizer, parameters, list(torch.autograd.grad(loss, parameters)))
+            _descend(self.top_optimizer, parameters, list(torch.autograd.grad(loss * len(real), parameters)))
 
     def _train_conv2(self, updates: GradientSteps, real: Tensor, noise: Tensor, step: int) -> None:
         self.upstream, length = upstream_gradient(self.top, real)
@@ -322,7 +329,7 @@ class AggregatedTraining:
         batch = updates.event.sampling_rate * self.facts.units
         parameters = self.gradients.parameters
         generated = self._like_real(self._generated_means(), noise, f"{step}/conv2")
-        half = functional.softplus(self.top(generated)).mean()
+        half = functional.softplus(self.top(generated, self.each_class)).mean()
         free = torch.autograd.grad(half, parameters)
         both = [total.to(self.device) * (length / batch) + own for total, own in zip(noisy, free, strict=True)]
         _descend(self.conv2_optimizer, list(parameters), both)
@@ -338,7 +345,7 @@ class AggregatedTraining:
                 kept = self.features(older, of_older)
             means = class_means(torch.cat([seen, kept]), torch.cat([labels, of_older]), self.facts.classes)
             seen = self._like_real(means, noise, f"{step}/generator")
-        loss = loss_of_generated(self.top, seen)
+        loss = loss_of_generated(self.top, seen, self.each_class if config.generator_sees == "aggregate" else labels)
         if self.teacher is not None and config.teacher_weight:
             shown = slice(config.teacher_images)
             loss = loss + config.teacher_weight * functional.cross_entropy(self.teacher(images[shown]), labels[shown])

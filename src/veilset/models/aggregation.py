@@ -79,8 +79,8 @@ class Wavelets(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(b, channels, size, size) to (b, maps, size / 2**layers, ...)."""
-        maps = self.scattering(images)
-        return group_norm(maps, maps.shape[1])
+        # One group: maps of little energy must stay small beside those that hold the picture.
+        return group_norm(self.scattering(images), 1)
 
 
 class Halving(nn.Module):
@@ -143,20 +143,30 @@ class Features(nn.Module):
 
 
 class Top(nn.Module):
-    """conv3* and FC*: an aggregate, or the row of one image, to a logit."""
+    """conv3* and FC*: an aggregate, or the row of one image, and its class to a logit.
 
-    def __init__(self, width: int, side: int, *, layers: int, hidden: int = 64, tanh: bool = False) -> None:
+    Beside FC* each class has a linear map of its own (the projection of Miyato and Koyama 2018), which starts at zero:
+    these layers are free, and what sets one class apart need not pass through those that all classes share.
+    """
+
+    def __init__(
+        self, width: int, side: int, classes: int, *, layers: int, hidden: int = 64, tanh: bool = False
+    ) -> None:
         super().__init__()
         self.maps, self.side = width // side**2, side
         self.conv3 = Halving(self.maps, self.maps, layers, tanh=tanh)
         after = self.maps * (side // 2**layers) ** 2
         activation: nn.Module = nn.Tanh() if tanh else nn.LeakyReLU(_SLOPE)
         self.fc = nn.Sequential(nn.Linear(after, hidden), activation, nn.Linear(hidden, 1))
+        self.of_class = nn.Embedding(classes, width)
+        nn.init.zeros_(self.of_class.weight)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """(b, width) to (b,)."""
+    def forward(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """(b, width) and (b,) to (b,)."""
+        rows = rows / math.sqrt(rows.shape[1])  # of length at most 1, which the learning rate can count on
         maps = self.conv3(rows.reshape(len(rows), self.maps, self.side, self.side))
-        logits: Tensor = self.fc(maps.flatten(1))[:, 0]
+        own = (self.of_class(labels) * rows).sum(dim=1)
+        logits: Tensor = self.fc(maps.flatten(1))[:, 0] + own
         return logits
 
 
@@ -186,4 +196,4 @@ class AggregatingCritic(nn.Module):
                 else Halving(channels, conv1_width, layout.conv1, tanh=tanh)
             )
             self.features = Features(self.conv1.maps, side, classes, layers=layout.conv2, width=width, tanh=tanh)
-            self.top = Top(self.features.width, aggregated, layers=layout.conv3, tanh=tanh)
+            self.top = Top(self.features.width, aggregated, classes, layers=layout.conv3, tanh=tanh)

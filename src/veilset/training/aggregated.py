@@ -20,7 +20,8 @@ _JUST_BELOW_ONE = 1 - 1e-6
 
 def loss_on_noisy_aggregate(top: Top, real: Tensor, generated: Tensor) -> Tensor:
     """L_BCE: conv3* and FC* tell the noisy aggregate of real images from that of generated ones, class by class."""
-    return functional.softplus(-top(real)).mean() + functional.softplus(top(generated)).mean()
+    labels = torch.arange(len(real), device=real.device)
+    return functional.softplus(-top(real, labels)).mean() + functional.softplus(top(generated, labels)).mean()
 
 
 def loss_through_noisy_aggregate(features: Tensor, labels: Tensor, upstream: Tensor) -> Tensor:
@@ -31,9 +32,9 @@ def loss_through_noisy_aggregate(features: Tensor, labels: Tensor, upstream: Ten
     return (features * upstream[labels]).sum(dim=1)
 
 
-def loss_of_generated(top: Top, rows: Tensor) -> Tensor:
+def loss_of_generated(top: Top, rows: Tensor, labels: Tensor) -> Tensor:
     """L''_BCE: the generator wants its rows, samples or class aggregates, to be taken for real."""
-    return functional.softplus(-top(rows)).mean()
+    return functional.softplus(-top(rows, labels)).mean()
 
 
 def upstream_gradient(top: Top, real: Tensor) -> tuple[Tensor, float]:
@@ -43,7 +44,8 @@ def upstream_gradient(top: Top, real: Tensor) -> tuple[Tensor, float]:
     """
     point = real.detach().requires_grad_()
     with torch.enable_grad():
-        (gradient,) = torch.autograd.grad(functional.softplus(-top(point)).sum(), point)
+        labels = torch.arange(len(point), device=point.device)
+        (gradient,) = torch.autograd.grad(functional.softplus(-top(point, labels)).sum(), point)
     length = float(gradient.norm()) / math.sqrt(len(gradient))
     return gradient / max(length, 1e-12), length
 

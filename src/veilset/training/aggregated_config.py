@@ -32,8 +32,9 @@ class AggregatedConfig:
         memory: aggregates whose noise is averaged.
         generator_sees: its images through the critic as an "aggregate", or as single "samples" (the paper).
         tanh: instead of leaky ReLU.
-        critic_learning_rate: of Adam for conv3* and FC*.
+        critic_learning_rate: of SGD for conv3* and FC*.
         top_steps: their steps for each aggregate; they are free.
+        top_decay: of their weights; the linear maps of the classes forget within `top_steps` steps.
         conv2_learning_rate: of Adam for conv2*.
         generator_learning_rate: of Adam, falling to 0 as half a cosine.
         generated_batch: images of a generator step.
@@ -45,7 +46,7 @@ class AggregatedConfig:
         latent_size: length of the generator's latent vector.
     """
 
-    layout: str = "C2-C1-x"
+    layout: str = "C1-C1-x"
     conv1: Conv1 = "wavelets"
     conv1_share: float = 0.2
     conv1_steps: int = 200
@@ -64,8 +65,9 @@ class AggregatedConfig:
     memory: int = 20
     generator_sees: Seen = "aggregate"
     tanh: bool = False
-    critic_learning_rate: float = 0.002
-    top_steps: int = 3
+    critic_learning_rate: float = 0.3
+    top_steps: int = 20
+    top_decay: float = 0.15
     conv2_learning_rate: float = 0.002
     generator_learning_rate: float = 0.002
     generated_batch: int = 100
@@ -88,6 +90,8 @@ class AggregatedConfig:
         for name in ("conv1", "critic", "conv2", "generator"):
             if not getattr(self, f"{name}_learning_rate") > 0:
                 raise InputError(f"Expected {name}_learning_rate > 0.")
+        if not self.top_decay > 0:
+            raise InputError(f"Expected top_decay > 0, got {self.top_decay}.")
         if self.steps < self.mu:
             raise InputError(f"Expected steps of at least mu={self.mu}, got {self.steps}: conv2* would never move.")
         if not (self.clip_norm > 0 and self.conv1_clip_norm > 0 and 0 < self.keep_fraction <= 1):

@@ -90,7 +90,7 @@ def train_as_published(
             of_conv2.step()
         if (step + 1) % run.n_critic == 0:
             made, own = generator.draw(run.batch, "step")
-            generator.descend(loss_of_generated(top, features(critic.conv1(made).flatten(1), own)))
+            generator.descend(loss_of_generated(top, features(critic.conv1(made).flatten(1), own), own))
     return generator.finish()
 
 
