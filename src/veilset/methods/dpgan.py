@@ -92,7 +92,7 @@ class DpganConfig(Config):
 
     critic: CriticKind = "kernel"
     generator: GeneratorKind = "modulated"
-    loss: AdversarialLoss = "hinge"
+    loss: AdversarialLoss = "wasserstein"
     steps: int = 400
     batch: int = 8192
     clip_norm: float = 1.0
