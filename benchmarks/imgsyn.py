@@ -1,6 +1,6 @@
 """DP-ImgSyn from end to end: a release, its verification, and what students of data.npz alone reach on the test set.
 
-    scripts/bench imgsyn [--suite main table2 table4 noise] [--only chest] [--seeds 0 1 2] [--samples N] [--set K=V]
+    scripts/bench imgsyn [--suite main table2 table4 noise photos] [--only chest] [--seeds 0 1 2] [--samples N] [--set ...]
 
 Each run is a process of its own and appends one JSON line to benchmarks/results/imgsyn.jsonl, with the paper's figure
 beside ours where it has one (its epsilon does not hold for the aligned images; docs/imgsyn.md). Data comes from
@@ -27,8 +27,10 @@ import veilset.training  # noqa: F401  (thread settings, before torch)
 import numpy as np  # isort: skip
 from machine import machine  # isort: skip
 
+from veilset.core.records import Records
 from veilset.data.images import ImageSet
 from veilset.data.npz import read_npz
+from veilset.data.opening import open_images
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility import classify, evaluate_utility
 from veilset.pipeline.synthesize import Job, run
@@ -44,7 +46,7 @@ TRIALS = RESULTS.with_name("imgsyn_trials.jsonl")
 DELTA, TIME_LIMIT = 1e-5, 3600
 GROUPS = {"chest_xray_64": "patients"}
 # Public sets whose licence lets pictures made from them be published.
-SHOWN = ("fashion_mnist", "mnist")
+SHOWN = ("fashion_mnist", "mnist", "builtin:photos")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,11 @@ SUITES: dict[str, list[Case]] = {
 }
 
 
+SUITES["photos"] = [
+    Case(private="chest_xray_64", public="builtin:photos", epsilon=1.0, metric="balanced_accuracy"),
+]
+
+
 def load(name: str, validate: bool) -> tuple[ImageSet, ImageSet]:
     """The private records, and those to score on."""
     train = read_npz(DATA / f"{name}.npz", "train", groups=GROUPS.get(name))
@@ -162,7 +169,7 @@ def measure(case: Case, seed: int, samples: int | None, extra: Mapping[str, str]
             "seconds": round(result.seconds),
         }
     if seed == 0 and case.public in SHOWN and not validate:
-        name = f"imgsyn-{case.private}-from-{case.public}-eps{case.epsilon:g}.png".replace("_", "-")
+        name = f"imgsyn-{case.private}-from-{case.public}-eps{case.epsilon:g}.png".translate(str.maketrans("_:", "--"))
         write_grid(ROOT / "docs" / "images" / name, release.images, release.labels)
     return {
         "benchmark": "imgsyn",
@@ -188,7 +195,9 @@ def measure(case: Case, seed: int, samples: int | None, extra: Mapping[str, str]
     }
 
 
-def _public(name: str, shape: tuple[int, int, int]) -> ImageSet:
+def _public(name: str, shape: tuple[int, int, int]) -> Records:
+    if name.startswith("builtin:"):
+        return open_images(name, size=shape[0], channels=shape[2])
     records = read_npz(DATA / f"{name}.npz", "train")
     return records if tuple(records.shape) == tuple(shape) else records.with_channels(shape[2]).resize(shape[0])
 
