@@ -16,7 +16,7 @@ from veilset.models.generators import build_generator
 from veilset.models.patterns import drawn_patterns
 from veilset.pipeline.synthesize import Job, run
 from veilset.privacy.accounting import epsilon_of, gaussian_epsilon
-from veilset.privacy.budget import Budget
+from veilset.privacy.budget import Budget, default_delta
 from veilset.privacy.gradients import GradientSteps
 from veilset.privacy.ledger import check_chain
 from veilset.privacy.vault import PublicFacts, Vault
@@ -140,7 +140,7 @@ def test_the_plan_has_a_line_for_each_part(conv1: str) -> None:
 def test_whole_runs(settings: dict[str, str], records: ImageSet, tmp_path: Path) -> None:
     release = run(Vault(records), job(**settings), workspace=tmp_path / "run")
     assert release.images.shape == (20, 16, 16, 1)
-    assert epsilon_of(check_chain(release.certificate.ledger), release.certificate.delta) <= 10
+    assert epsilon_of(check_chain(release.certificate.ledger), default_delta(300)) <= 10
 
 
 def test_a_public_conv1_needs_public_images_and_costs_nothing(records: ImageSet, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_public_conv1_needs_public_images_and_costs_nothing(records: ImageSet,
         run(Vault(records), job(conv1="public"), workspace=tmp_path / "without")
     public = ImageSet(pictures(40, first=300).numpy(), np.arange(40) % 2)
     release = run(Vault(records), job(conv1="public"), workspace=tmp_path / "with", public=public)
-    assert epsilon_of(check_chain(release.certificate.ledger), release.certificate.delta) <= 10
+    assert epsilon_of(check_chain(release.certificate.ledger), default_delta(300)) <= 10
 
 
 def test_as_published_claims_nothing(records: ImageSet, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from veilset.models.generators import build_generator, rebuild_generator
 from veilset.models.patterns import drawn_patterns
 from veilset.pipeline.synthesize import Job, run
 from veilset.privacy.accounting import epsilon_of
-from veilset.privacy.budget import Budget
+from veilset.privacy.budget import Budget, default_delta
 from veilset.privacy.gradients import GradientSteps
 from veilset.privacy.ledger import check_chain
 from veilset.privacy.vault import PublicFacts, Vault
@@ -115,7 +115,7 @@ def test_a_run_goes_on_where_its_last_lease_ended(
     taken.append("the step that was cut off")
     release = run(Vault(records), job(teacher_share="0"), workspace=tmp_path / "run", resume=True)
     assert taken == ["critic"] * 3 + ["the step that was cut off"] + ["critic"] * 2
-    assert epsilon_of(check_chain(release.certificate.ledger), release.certificate.delta) <= 10
+    assert epsilon_of(check_chain(release.certificate.ledger), default_delta(300)) <= 10
 
 
 def test_collapse_stands_in_the_certificate(records: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

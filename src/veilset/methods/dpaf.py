@@ -225,8 +225,11 @@ class AggregatedTraining:
         self.each_class = torch.arange(facts.classes, device=self.device)
         # The decay makes the critic forget within one aggregate: one that remembers is late, and the game swings. SGD,
         # because Adam would give coordinates that hold noise as much weight as those that hold the difference.
-        own = {"params": list(self.top.of_class.parameters()), "lr": 1 / (config.top_decay * config.top_steps)}
-        shared = {"params": [*self.top.conv3.parameters(), *self.top.fc.parameters()]}
+        own: dict[str, Any] = {
+            "params": list(self.top.of_class.parameters()),
+            "lr": 1 / (config.top_decay * config.top_steps),
+        }
+        shared: dict[str, Any] = {"params": [*self.top.conv3.parameters(), *self.top.fc.parameters()]}
         self.top_optimizer = torch.optim.SGD(
             [own, shared], lr=config.critic_learning_rate, weight_decay=config.top_decay
         )
