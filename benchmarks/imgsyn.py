@@ -1,6 +1,6 @@
 """DP-ImgSyn from end to end: a release, its verification, and what students of data.npz alone reach on the test set.
 
-    scripts/bench imgsyn [--suite main table2 table4 noise photos] [--only chest] [--seeds 0 1 2] [--samples N] [--set ...]
+    scripts/bench imgsyn [--suite main table2 table4 noise photos] [--only chest] [--seeds 0 1 2] [--samples N]
 
 Each run is a process of its own and appends one JSON line to benchmarks/results/imgsyn.jsonl, with the paper's figure
 beside ours where it has one (its epsilon does not hold for the aligned images; docs/imgsyn.md). Data comes from
