@@ -94,7 +94,8 @@ def measure(name: str, epsilon: float, seed: int, arguments: argparse.Namespace)
         release = run(Vault(private), job, workspace=Path(folder) / "run")
     seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - processor
     peak_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    if seed == 0 and epsilon == 1 and arguments.method == "dfd" and not (arguments.validate or settings):
+    shown = arguments.method == "dfd" and arguments.preset == "default" and not (arguments.validate or settings)
+    if shown and seed == 0 and epsilon == 1:
         write_grid(REPOSITORY / "docs" / "images" / PICTURES[name], release.images, release.labels)
     student = accuracy_of_student(release, scored_on)
     new_student = None
