@@ -109,8 +109,8 @@ AUDITS: dict[str, tuple[MethodAudit, ...]] = {
         ),
     ),
     "sanitized_gan": (
-        MethodAudit(form="all critics together", settings=_CRITICS, records=3),
-        MethodAudit(form="critics in turn", settings={**_CRITICS, "scheme": "in_turn"}, records=3),
+        MethodAudit(form="all critics together", settings=_CRITICS, records=4),
+        MethodAudit(form="critics in turn", settings={**_CRITICS, "scheme": "in_turn"}, records=4),
     ),
     "pate": (MethodAudit(form="votes", settings={**_DATA_FREE, "teachers": "2"}, records=4),),
 }
