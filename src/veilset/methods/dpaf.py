@@ -21,9 +21,10 @@ from torch.nn import functional
 from veilset.core.errors import InputError
 from veilset.core.randomness import torch_generator
 from veilset.core.records import Records
-from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
+from veilset.methods.adversarial import AdversarialMethod
+from veilset.methods.base import Config, Context
 from veilset.models.aggregation import AggregatingCritic, Layout
-from veilset.models.generators import build_generator, description_of
+from veilset.models.generators import build_generator
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import GradientSteps, Session
@@ -59,7 +60,7 @@ class DpafConfig(Config, AggregatedConfig):
     """Public settings of dpaf; they are explained in `AggregatedConfig`."""
 
 
-class Dpaf(Method):
+class Dpaf(AdversarialMethod):
     """A GAN by aggregated features, in the form that holds."""
 
     name = "dpaf"
@@ -144,24 +145,6 @@ class Dpaf(Method):
             training = AggregatedTraining(config, critic, generator, teacher, facts, context)
             fitted = training.run(session, context)
         self._fitted = FittedGenerator(generator=fitted, teacher=teacher, facts=facts, device=context.device)
-
-    def sample(self, count: int, seed: int = 0) -> Samples:
-        """Draw images, every class alike often; the classifier, where there is one, labels what it sees on them."""
-        if not hasattr(self, "_fitted"):
-            raise self.not_fitted()
-        images, labels, soft_labels = self._fitted.draw(count, seed)
-        return Samples(images=images, labels=labels, soft_labels=soft_labels)
-
-    def models(self) -> dict[str, ReleasedModel]:
-        """The generator, with what rebuilds it."""
-        if not hasattr(self, "_fitted"):
-            raise self.not_fitted()
-        generator = self._fitted.generator
-        return {"generator": ReleasedModel(weights=generator.state_dict(), description=description_of(generator))}
-
-    def warnings(self) -> list[str]:
-        """Collapse and lost classes, seen on generated images."""
-        return self._fitted.warnings()
 
     def _train_conv1(
         self, critic: AggregatingCritic, session: Session, public: Records | None, context: Context

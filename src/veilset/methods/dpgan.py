@@ -26,9 +26,10 @@ from torch.nn import functional
 from veilset.core.errors import InputError
 from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Records
-from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
+from veilset.methods.adversarial import AdversarialMethod
+from veilset.methods.base import Config, Context
 from veilset.models.critics import KernelCritic, build_critic
-from veilset.models.generators import build_generator, description_of
+from veilset.models.generators import build_generator
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
@@ -153,7 +154,7 @@ class DpganConfig(Config):
         return self.critic in ("kernel", "scattering")
 
 
-class Dpgan(Method):
+class Dpgan(AdversarialMethod):
     """A GAN with a DP-SGD critic and a free generator."""
 
     name = "dpgan"
@@ -212,24 +213,6 @@ class Dpgan(Method):
         self._fitted = FittedGenerator(
             generator=training.of_generator.finish(), teacher=teacher, facts=facts, device=context.device
         )
-
-    def sample(self, count: int, seed: int = 0) -> Samples:
-        """Draw images, every class alike often; the classifier, where there is one, labels what it sees on them."""
-        if not hasattr(self, "_fitted"):
-            raise self.not_fitted()
-        images, labels, soft_labels = self._fitted.draw(count, seed)
-        return Samples(images=images, labels=labels, soft_labels=soft_labels)
-
-    def models(self) -> dict[str, ReleasedModel]:
-        """The generator, with what rebuilds it."""
-        if not hasattr(self, "_fitted"):
-            raise self.not_fitted()
-        generator = self._fitted.generator
-        return {"generator": ReleasedModel(weights=generator.state_dict(), description=description_of(generator))}
-
-    def warnings(self) -> list[str]:
-        """Collapse and lost classes, seen on generated images."""
-        return self._fitted.warnings()
 
     def _critic(self, facts: PublicFacts, context: Context) -> nn.Module:
         size, _, channels = facts.shape

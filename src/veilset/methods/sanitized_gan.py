@@ -28,10 +28,11 @@ from torch.nn import functional
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.randomness import derive_seed, torch_generator
 from veilset.core.records import Records
-from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
+from veilset.methods.adversarial import AdversarialMethod
+from veilset.methods.base import Config, Context
 from veilset.models.critics import build_critic
 from veilset.models.embeddings import ImageEmbedding
-from veilset.models.generators import build_generator, description_of
+from veilset.models.generators import build_generator
 from veilset.models.patterns import drawn_patterns
 from veilset.privacy.budget import Budget
 from veilset.privacy.critics import Critics, Query
@@ -133,7 +134,7 @@ class SanitizedGanConfig(Config):
             )
 
 
-class SanitizedGan(Method):
+class SanitizedGan(AdversarialMethod):
     """A Wasserstein GAN with critics on disjoint shards, of which only noised gradients leave."""
 
     name = "sanitized_gan"
@@ -236,25 +237,6 @@ class SanitizedGan(Method):
             device=rounds.training.device,
             bernoulli=self.config.latent == "bernoulli",
         )
-
-    def sample(self, count: int, seed: int = 0) -> Samples:
-        """5. Draw images, every class alike often; the classifier, where there is one, labels what it sees on them."""
-        if not hasattr(self, "_fitted"):
-            raise self.not_fitted()
-        images, labels, soft_labels = self._fitted.draw(count, seed)
-        return Samples(images=images, labels=labels, soft_labels=soft_labels)
-
-    def models(self) -> dict[str, ReleasedModel]:
-        """The generator, with what rebuilds it."""
-        if not hasattr(self, "_fitted"):
-            raise self.not_fitted()
-        generator = self._fitted.generator
-        description = description_of(generator) | {"latent": self.config.latent}
-        return {"generator": ReleasedModel(weights=generator.state_dict(), description=description)}
-
-    def warnings(self) -> list[str]:
-        """Classes that collapsed or look alike."""
-        return self._fitted.warnings()
 
     def _priced(self, facts: PublicFacts, budget: Budget, answers: Event) -> list[Event]:
         """The classifier's event, where it has a share, and that of the answers, with the noise that they need."""
