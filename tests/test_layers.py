@@ -22,7 +22,7 @@ ROWS = [
     {"cli"},
 ]
 HEIGHT = {layer: height for height, row in enumerate(ROWS) for layer in row}
-SECRETS = {"_rows", "_units", "_purse", "_noise"}
+SECRETS = {"_rows", "_units", "_purse", "_noise", "_shards"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 

@@ -15,7 +15,7 @@ _OPENERS = {
     "_CONTENTS": {"privacy/vault.py"},
 }
 # Parts of a session that hold rows, coins or noise; only the object itself may use them.
-_SECRETS = {"_rows", "_units", "_purse", "_noise", "_models", "_cache"}
+_SECRETS = {"_rows", "_units", "_purse", "_noise", "_models", "_cache", "_shards", "_state", "_exact_sum"}
 _PICKLES = {"pickle", "marshal", "shelve"}
 _REFLECTION = {"eval", "exec", "__import__", "globals"}
 _PRINTERS = {"print", "breakpoint"}

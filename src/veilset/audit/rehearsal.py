@@ -298,12 +298,13 @@ class _RehearsedCritics(Critics):
     def step(self, query: Query) -> torch.Tensor:
         """The noisy sum of the answers, rehearsed first."""
         shard, made = self.turn()
-        multiplier = 2.0 * self.events[shard or 0].noise_multiplier
-        sums = [twin.summed(query, shard, made) for twin in self._twins]
-        means = [_flat(total.release(Scripted(), multiplier)) for total in sums]
+        event = self.events[shard or 0]
+        sums = [twin._exact_sum(query, shard, made) for twin in self._twins]
+        takes = [partial(twin._noised, total, event) for twin, total in zip(self._twins, sums, strict=True)]
+        means = [_flat(take(Scripted())) for take in takes]
         if not np.array_equal(means[0], means[1]):
-            takes = [partial(total.release, noise_multiplier=multiplier) for total in sums]
-            self._rehearsal.play(_Exact(means, 1.0), multiplier * self.clip_norm, takes)
+            # The claim is noise of two clip norms times the multiplier; what is played is what the critics add.
+            self._rehearsal.play(_Exact(means, 1.0), 2.0 * event.noise_multiplier * self.clip_norm, takes)
         released = super().step(query)
         if self.steps_left == 0:
             self._rehearsal._stop_when_spent()

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import VeilsetError
+from veilset.privacy.critics import Advance, Critics, Query, State
 from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage, Session
 
 
@@ -132,6 +133,23 @@ class TaintedSession(Session):
         with private_call():
             real = super().gradient_steps(features=features and _sealing(features), **options)
         return _TaintedSteps(real)
+
+    def critics(self, start: State, advance: Advance, features: PerImage, **options: Any) -> Critics:
+        """As in a session, with sealed images for `features`; `torch.vmap` cannot carry sealed rows to `advance`."""
+        return _TaintedCritics(super().critics(start, advance, _sealing(features), **options))
+
+
+class _TaintedCritics(Critics):
+    def __init__(self, real: Critics) -> None:
+        self.__dict__ = real.__dict__
+
+    def step(self, query: Query) -> Tensor:
+        """The real step, which may read the shards."""
+        with private_call():
+            released = super().step(query)
+        if self.steps_left == 0:
+            _require_nothing_left()
+        return released
 
 
 class _TaintedSteps(GradientSteps):

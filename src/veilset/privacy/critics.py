@@ -108,8 +108,7 @@ class Critics:
             raise BudgetError(f"All {made} steps of {event.label!r} are taken. No data was read.")
         self._purse.ledger.lease(event, 1)
         self._begun += 1
-        total = self.summed(query, shard, made)
-        return total.release(self._noise, 2.0 * event.noise_multiplier)[0].view(self.shape)
+        return self._noised(self._exact_sum(query, shard, made), event, self._noise)
 
     def keep(self, state: Mapping[str, Any]) -> None:
         """Store what a resumed run goes on from, computed from noisy sums alone. Critics begin anew then."""
@@ -119,8 +118,12 @@ class Critics:
         """The last state that an earlier part of this run kept."""
         return self._purse.kept_state(self.events[0])
 
-    def summed(self, query: Query, shard: int | None, step: int) -> GridSum:
-        """The exact sum of the clipped answers of all critics, or of the one whose turn it is; not to be released."""
+    def _noised(self, total: GridSum, event: Event, noise: NoiseSource) -> Tensor:
+        """The sum as it may leave: an answer may move from one end of its ball to the other, two clip norms."""
+        return total.release(noise, 2.0 * event.noise_multiplier)[0].view(self.shape)
+
+    def _exact_sum(self, query: Query, shard: int | None, step: int) -> GridSum:
+        """The sum of the clipped answers of all critics, or of the one whose turn it is."""
         if self._shards is None:
             self._shards = self._read_shards()
             count = len(self._shards[2])
