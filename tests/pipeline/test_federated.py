@@ -155,6 +155,7 @@ def test_a_query_of_another_form_costs_nothing(coordinator: Coordinator, make_si
         {"points": query["points"]},
         {**query, "points": query["points"][:2]},
         {**query, "more": torch.ones(1)},
+        {**query, "labels": query["labels"] + 2},
     ):
         with pytest.raises(InputError, match="Nothing was read"):
             site.answer(wrong)

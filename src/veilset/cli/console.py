@@ -66,9 +66,10 @@ class Console:
     def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
         """A table for a person."""
         from rich.console import Console as RichConsole
-        from rich.table import Table
+        from rich.table import Column, Table
 
-        table = Table(*columns, title=title, title_justify="left", title_style="bold")
+        first = Column(columns[0], no_wrap=True)
+        table = Table(first, *columns[1:], title=title, title_justify="left", title_style="bold")
         for row in rows:
             table.add_row(*row)
         RichConsole(stderr=self.as_json).print(table)

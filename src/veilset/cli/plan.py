@@ -1,5 +1,7 @@
 """`veilset plan`: what a run would spend, without any data."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -41,15 +43,17 @@ def plan(
     console = Console(as_json=as_json)
     if not as_json:
         columns = ["event", "noise multiplier", "sampling rate", "times", "epsilon alone"]
+        # Shards that are alike share a line.
+        alike = Counter(replace(event, shard=None if event.shard is None else 0) for event in drawn.events)
         rows = [
             [
-                e.label,
+                e.label if count == 1 else f"{e.label}, each of {count} shards",
                 f"{e.noise_multiplier:.4g}",
                 f"{e.sampling_rate:.4g}",
                 str(e.count),
                 f"{epsilon_of([e], drawn.budget.delta):.3f}",
             ]
-            for e in drawn.events
+            for e, count in alike.items()
         ]
         console.table(f"{method} on {records} {unit}s", columns, rows)
         console.say(

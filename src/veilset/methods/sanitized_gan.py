@@ -60,7 +60,8 @@ class SanitizedGanConfig(Config):
         scheme: "together": all critics answer at every step and their mean is noised; "in_turn": one after the other.
         critic: "code": a small critic on fixed codes of the images, noised there; "image": a convolutional critic,
             noised at the pixels, as in the thesis.
-        critics: number of shards; 0 is the rule: one for every five units, at most `most_critics`.
+        critics: number of shards; 0 is the rule: one for every five units, at most `most_critics`; in turn also at most
+            as many as there are steps, so that each is visited.
         most_critics: of the rule.
         steps: noised answers, each of which moves the generator once.
         points: generated images of an answer; 0 is the rule: two of each class, at least eight.
@@ -248,7 +249,8 @@ class SanitizedGan(AdversarialMethod):
 
     def _critics(self, facts: PublicFacts) -> int:
         most = facts.units // _FEWEST_UNITS_PER_CRITIC
-        critics = self.config.critics or max(2, min(most, self.config.most_critics))
+        wanted = min(self.config.most_critics, self.config.steps if self.config.scheme == "in_turn" else most)
+        critics = self.config.critics or max(2, min(most, wanted))
         if critics > most:
             raise InputError(
                 f"Expected 2 to {most} critics for {facts.units} {facts.unit}s (at least {_FEWEST_UNITS_PER_CRITIC} "

@@ -7,6 +7,7 @@ images looks like, which is what the method `latent` estimates. Images depend on
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -23,7 +24,7 @@ _MAPPING_RATE = 0.01
 _AT_ONCE = 500
 
 
-class LatentGenerator(nn.Module):
+class LatentGenerator(nn.Module, ABC):
     """What `latent` asks of a public generator: w from noise, images from w, and the average w.
 
     A subclass sets `size`, `channels` and `latent_size`, fills the buffer `w_average`, and has `map` and `forward`;
@@ -36,13 +37,13 @@ class LatentGenerator(nn.Module):
     latent_size: int
     w_average: Tensor
 
+    @abstractmethod
     def map(self, z: Tensor) -> Tensor:
         """Latent vectors w (b, latent_size) from standard normal z of the same shape."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, w: Tensor) -> Tensor:
         """Images in [0, 1], (b, channels, size, size); differentiable in w."""
-        raise NotImplementedError
 
     def straighten(self, w: Tensor) -> Tensor:
         """Latents before the last leaky ReLU, where they are nearly Gaussian (Zhu et al. 2020, arXiv 2012.09036)."""

@@ -72,7 +72,7 @@ def serve_site(
                     report(f"The server has ended the federation; {site.steps_left} paid answers were not asked for.")
                     return
                 else:
-                    node.reply(Message(content=reply_of(site, message), reply_to=message))
+                    node.reply(Message(content=reply_of(site, message, report), reply_to=message))
             except httpx.HTTPError as error:
                 node.active = False
                 if time.monotonic() > deadline:
@@ -166,7 +166,7 @@ class _Node:
         return False
 
 
-def reply_of(site: Site, message: Message) -> RecordDict:
+def reply_of(site: Site, message: Message, report: Callable[[str], None]) -> RecordDict:
     """What a site says to a message: that it joins, a noised answer, or why not. There is no fourth."""
     try:
         facts, tensors = unpack(message.content)
@@ -176,4 +176,6 @@ def reply_of(site: Site, message: Message) -> RecordDict:
             return pack({}, {"answer": site.answer(tensors)})
         raise InputError(f"Unknown kind of message: {message.metadata.message_type}.")
     except (BudgetError, InputError) as error:
-        return pack({"refused": f"{site.name}: {error}"})
+        report(str(error))  # at home, where places on disk may be named
+        why = "its plan is spent, or was drawn for other settings" if isinstance(error, BudgetError) else "see its log"
+        return pack({"refused": f"{site.name} does not answer: {why}."})

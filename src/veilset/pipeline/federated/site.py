@@ -76,7 +76,7 @@ class Site:
         """
         if self._critics is None:
             raise InputError("The site was asked before it was invited.")
-        _check_query(query, self._critics)
+        _check_query(query, self._critics, self._vault.facts.classes)
         return self._critics.step(query).float()
 
     @property
@@ -155,7 +155,7 @@ class Site:
         }
 
 
-def _check_query(query: Mapping[str, Tensor], critics: Critics) -> None:
+def _check_query(query: Mapping[str, Tensor], critics: Critics, classes: int) -> None:
     """Refuse tensors of another form before a step is leased; what they hold cannot hurt the guarantee."""
     wanted = {"fakes": torch.float32, "fake_labels": torch.int64, "points": torch.float32, "labels": torch.int64}
     fits = (
@@ -165,6 +165,7 @@ def _check_query(query: Mapping[str, Tensor], critics: Critics) -> None:
         and query["fakes"].shape[2:] == query["points"].shape[1:]
         and query["fake_labels"].shape == query["fakes"].shape[:2]
         and query["labels"].shape == query["points"].shape[:1]
+        and all(bool(((query[name] >= 0) & (query[name] < classes)).all()) for name in ("labels", "fake_labels"))
     )
     if not fits:
         raise InputError(f"Expected a query of {', '.join(wanted)} with points of {critics.shape}. Nothing was read.")
