@@ -53,14 +53,16 @@ def keys(
     *,
     sites: Annotated[str, typer.Option("--sites", help="Names of the sites, separated by commas.")],
     hosts: Annotated[str, typer.Option("--hosts", help="Names and addresses of the server.")] = "localhost,127.0.0.1",
+    as_json: AsJson = False,
 ) -> None:
     """Write the server's certificate and a key for every site."""
     from veilset.pipeline.federated.keys import AUTHORITY, write_keys
 
     names = [name.strip() for name in sites.split(",") if name.strip()]
     write_keys(folder, names, [host.strip() for host in hosts.split(",")])
-    console = Console(as_json=False)
+    console = Console(as_json=as_json)
     console.say(f"Give each site its own .key and {AUTHORITY}, by a safe way; keep server.key on the server alone.")
+    console.result({"keys": str(folder), "sites": names})
 
 
 @federate.command()
@@ -158,6 +160,7 @@ def site(
     labels: LabelName = None,
     classes: Classes = None,
     seed: Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Join a federation: answer the server with noised gradients until it ends or the plan is spent."""
     from safetensors.torch import save_file
@@ -180,7 +183,7 @@ def site(
     vault = Vault(records, unit=unit_of(unit))
     out.mkdir(parents=True, exist_ok=True)
     book = Account(account or default_account(vault))
-    console = Console(as_json=False)
+    console = Console(as_json=as_json)
     own = Site(name, vault, epsilon=epsilon, delta=delta, workspace=out, account=book)
 
     def keep_generator(weights: Mapping[str, Any]) -> None:
@@ -200,6 +203,14 @@ def site(
         console.say(
             f"{name}: epsilon {certificate.epsilon:.4f}, delta {certificate.delta:g}, for each {vault.facts.unit}. "
             f"Certificate: {out / 'certificate.json'}"
+        )
+        console.result(
+            {
+                "site": name,
+                "certificate": str(out / "certificate.json"),
+                "epsilon": certificate.epsilon,
+                "delta": certificate.delta,
+            }
         )
     finally:
         own.close()
