@@ -10,12 +10,9 @@ PATE, made of the first 50,000 training images, say of the last 10,000, and what
 """
 
 import argparse
-import json
 import math
 import os
-import platform
 import resource
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -26,6 +23,8 @@ import numpy as np
 import veilset.training  # noqa: F401  (thread settings, before torch)
 
 import torch  # isort: skip
+
+from machine import append  # isort: skip
 
 from veilset.data.images import ImageSet
 from veilset.evaluate.pictures import write_grid
@@ -212,22 +211,6 @@ def honest_mu(epsilon: float) -> float:
     return low
 
 
-def write(line: dict[str, Any], out: Path) -> None:
-    """Append one line, with the machine and the commit."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    line |= {
-        "load": round(os.getloadavg()[0], 1),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "machine": f"{platform.machine()} {platform.processor() or platform.node()}".strip(),
-        "commit": commit.stdout.strip() or "uncommitted",
-    }
-    print(json.dumps(line), flush=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-
-
 def main() -> None:
     """Measure what the options name and append one line each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -247,20 +230,20 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.theorem:
         for claimed in PAPER_BOUND:
-            write(theorem(claimed), arguments.out)
+            append(theorem(claimed), arguments.out)
     if arguments.plans:
         for epsilon in CURVE:
             for method in ("dfd", "pate"):
-                write(bought(method, epsilon), arguments.out)
+                append(bought(method, epsilon), arguments.out)
     if arguments.votes:
         for line in votes("mnist"):
-            write(line, arguments.out)
+            append(line, arguments.out)
     if arguments.theorem or arguments.plans or arguments.votes:
         return
     for seed in arguments.seed:
         for epsilon in arguments.epsilon:
             for name in arguments.data:
-                write(measure(name, epsilon, seed, arguments), arguments.out)
+                append(measure(name, epsilon, seed, arguments), arguments.out)
 
 
 if __name__ == "__main__":

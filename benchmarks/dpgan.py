@@ -7,11 +7,8 @@ sixth; the test set is not read. Settings were chosen that way.
 """
 
 import argparse
-import json
 import os
-import platform
 import resource
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +18,7 @@ import numpy as np
 
 import veilset.training  # noqa: F401  (thread settings, before torch)
 
-import torch  # isort: skip
+from machine import append  # isort: skip
 
 from veilset.data.images import ImageSet
 from veilset.evaluate.pictures import write_grid
@@ -106,22 +103,6 @@ def measure(name: str, epsilon: float, seed: int, arguments: argparse.Namespace)
     }
 
 
-def write(line: dict[str, Any], out: Path) -> None:
-    """Append one line, with the machine and the commit."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    line |= {
-        "load": round(os.getloadavg()[0], 1),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "machine": f"{platform.machine()} {platform.processor() or platform.node()}".strip(),
-        "commit": commit.stdout.strip() or "uncommitted",
-    }
-    print(json.dumps(line), flush=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-
-
 def main() -> None:
     """Measure what the options name and append one line each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -140,7 +121,7 @@ def main() -> None:
     for seed in arguments.seed:
         for epsilon in arguments.epsilon:
             for name in arguments.data:
-                write(measure(name, epsilon, seed, arguments), out)
+                append(measure(name, epsilon, seed, arguments), out)
 
 
 if __name__ == "__main__":

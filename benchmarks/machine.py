@@ -1,10 +1,13 @@
 """Where a number was measured: what every line of a benchmark file ends with."""
 
+import json
 import os
 import platform
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,3 +24,12 @@ def machine() -> dict[str, str | int | float]:
         "commit": found.stdout.strip(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def append(line: Mapping[str, Any], out: Path) -> None:
+    """Show one result and add it to a benchmark file, with where it was measured."""
+    text = json.dumps({**line, **machine()})
+    print(text, flush=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("a", encoding="utf-8") as file:
+        file.write(text + "\n")

@@ -9,7 +9,6 @@ the rest, the test set is not read, and nothing is written: that is how settings
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from typing import Any
 import veilset.training  # noqa: F401  (thread settings, before torch)
 
 from imgsyn import GROUPS, ROOT, load  # isort: skip
-from machine import machine  # isort: skip
+from machine import append  # isort: skip
 
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility import evaluate_utility
@@ -93,7 +92,6 @@ def measure(case: Case, seed: int, extra: Mapping[str, str], *, validate: bool) 
         "warnings": list(release.certificate.warnings),
         "seconds": round(seconds),
         "cpu_seconds": round(cpu_seconds),
-        **machine(),
     }
 
 
@@ -125,9 +123,8 @@ def main() -> None:
     parser.add_argument("--costs", action="store_true")
     asked = parser.parse_args()
     extra = dict(pair.split("=", 1) for pair in asked.set)
-    lines: list[dict[str, Any]] = [{**line, **machine()} for line in costs()] if asked.costs else []
-    for line in lines:
-        _keep(line)
+    for line in costs() if asked.costs else []:
+        append(line, RESULTS)
     for seed in asked.seeds if not asked.costs else []:
         for case in CASES:
             name = f"{case.private} eps {case.epsilon:g} {dict(case.settings)}"
@@ -135,13 +132,8 @@ def main() -> None:
                 continue
             line = measure(case, seed, extra, validate=asked.validate)
             if not asked.validate:
-                _keep(line)
+                append(line, RESULTS)
             print(f"{name} seed {seed}: {line[case.metric]}, target {case.target}, {line['cpu_seconds']} s", flush=True)
-
-
-def _keep(line: dict[str, Any]) -> None:
-    with RESULTS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":
