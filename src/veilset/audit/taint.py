@@ -136,7 +136,9 @@ class TaintedSession(Session):
 
     def critics(self, start: State, advance: Advance, features: PerImage, **options: Any) -> Critics:
         """As in a session, with sealed images for `features`; `torch.vmap` cannot carry sealed rows to `advance`."""
-        return _TaintedCritics(super().critics(start, advance, _sealing(features), **options))
+        with private_call():
+            real = super().critics(start, advance, _sealing(features), **options)
+        return _TaintedCritics(real)
 
 
 class _TaintedCritics(Critics):

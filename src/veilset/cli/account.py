@@ -37,8 +37,8 @@ def account(
     spent, left = book.spent(delta), book.left()
     console = Console(as_json=as_json)
     if not as_json:
-        rows = [[r.time, r.method, *_asked(r), r.run[:8]] for r in runs]
-        console.table(f"Account {file}", ["time", "method", "epsilon asked", "delta", "run"], rows)
+        rows = [[r.method, *_asked(r), r.time[:16].replace("T", " "), r.run[:8]] for r in runs]
+        console.table(f"Account {file}", ["method", "epsilon asked", "delta", "time (UTC)", "run"], rows)
         if spent is None:
             console.say("No epsilon holds for this data: a run without a guarantee has read it.")
         else:
