@@ -11,6 +11,7 @@ from torch import Tensor
 
 from veilset.audit.game import MemoryLedger, Scripted
 from veilset.core.errors import InputError
+from veilset.core.files import sha256_of
 from veilset.core.records import Records
 from veilset.data.images import ImageSet
 from veilset.methods.base import Context
@@ -24,6 +25,7 @@ from veilset.privacy.events import Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.vault import PublicFacts, Vault
+from veilset.release.verify import verify_release
 from veilset.training import style_training
 from veilset.training.latent_fit import MomentRows
 from veilset.training.latent_search import LatentSearch, SearchConfig
@@ -226,6 +228,19 @@ def test_a_given_generator_needs_no_public_images_and_is_released(tmp_path: Path
     assert space.stored(v).shape == (4, 1, 16, 16)
     with pytest.raises(InputError, match="Not a"):
         rebuild_sampler(description, {"latents.means": latents.means})
+
+
+def test_a_release_names_the_generator_by_its_hash_and_no_place_on_the_disk(tmp_path: Path) -> None:
+    place = file_of(tmp_path)
+    job = Job(method="latent", epsilon=8.0, samples=5, settings={"generator": place, "inversion_steps": "2"})
+    release = run(Vault(records()), job, workspace=tmp_path / "run")
+    out = tmp_path / "release"
+    release.save(out)
+    assert verify_release(out).ok
+    settings = release.certificate.settings
+    assert settings["generator"] == Path(place).name
+    assert settings["generator_sha256"] == sha256_of(Path(place))
+    assert not [file for file in out.iterdir() if str(tmp_path).encode() in file.read_bytes()]
 
 
 def test_generators_that_do_not_fit_are_refused_before_anything_is_reserved(tmp_path: Path) -> None:

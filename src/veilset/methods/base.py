@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 class Config:
     """The public settings of a method; subclasses add fields and check them in `__post_init__`."""
 
+    def certified(self) -> dict[str, Any]:
+        """The settings as ledger and certificate show them; one that is a path shows no place on the disk."""
+        return dataclasses.asdict(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Context:

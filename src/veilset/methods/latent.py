@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError
+from veilset.core.files import sha256_of
 from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Records
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
@@ -99,6 +100,12 @@ class LatentConfig(Config):
                 raise InputError(f"Expected {name} between 0 and 1, got {getattr(self, name)}.")
         if not 0 <= self.truncation <= 2:
             raise InputError(f"Expected truncation between 0 and 2, got {self.truncation}.")
+
+    def certified(self) -> dict[str, Any]:
+        """The settings, with the name and the SHA-256 of the generator's file for its path."""
+        place = Path(self.generator)
+        known = {"generator": place.name, "generator_sha256": sha256_of(place)} if self.generator else {}
+        return super().certified() | known
 
 
 class Latent(Method):
