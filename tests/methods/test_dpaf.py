@@ -242,3 +242,29 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message
 def test_labels_out_of_range_are_refused() -> None:
     with pytest.raises(InputError, match="Label 5 has no name"):
         ImageSet(pictures(4).numpy(), np.array([0, 1, 2, 5]), class_names=("a", "b"))
+
+
+@pytest.mark.parametrize("pretrained", ["critic", "both"])
+def test_pretraining_needs_public_images_and_uses_them(pretrained: str, records: ImageSet, tmp_path: Path) -> None:
+    wanted = job(pretrained=pretrained, pretraining_steps="2", steps="2")
+    with pytest.raises(InputError, match="needs public images"):
+        run(Vault(records), wanted, workspace=tmp_path / "without")
+    public = ImageSet(pictures(40, first=300).numpy(), np.zeros(40, dtype=np.int64))
+    with_public = run(Vault(records), wanted, workspace=tmp_path / "with", public=public)
+    plain = run(Vault(records), job(steps="2"), workspace=tmp_path / "plain")
+    assert not np.array_equal(with_public.images, plain.images)
+
+
+def test_only_the_pretraining_of_both_moves_the_generator() -> None:
+    public = ImageSet(pictures(40).numpy(), np.zeros(40, dtype=np.int64))
+    starts, after = {}, {}
+    for kind in ("critic", "both"):
+        made = training(pretrained=kind, pretraining_steps="2")
+        starts[kind] = next(made.of_generator.generator.parameters()).clone()
+        conv2 = [parameter.clone() for parameter in made.gradients.parameters]
+        made._see_generated()
+        made._pretrain(public, Context())
+        after[kind] = next(made.of_generator.generator.parameters())
+        assert not all(map(torch.equal, conv2, made.gradients.parameters))
+    assert torch.equal(starts["critic"], after["critic"])
+    assert not torch.equal(starts["both"], after["both"])

@@ -9,8 +9,9 @@ of the aggregate, `clip_norm` of conv2*, `conv1_clip_norm` of a private conv1; e
 line each; assumes layers that treat every image alone, which is tried on random images first.
 """
 
+import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ from veilset.models.aggregation import AggregatingCritic, Layout
 from veilset.models.generators import build_generator
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.mechanisms import GradientSteps, Session
+from veilset.privacy.mechanisms import ClippedSum, GradientSteps, Session
 from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import PublicFacts
 from veilset.training.aggregated import (
@@ -41,18 +42,21 @@ from veilset.training.aggregated import (
     upstream_gradient,
 )
 from veilset.training.aggregated_config import AggregatedConfig
-from veilset.training.aggregated_published import PublishedRun, train_as_published
+from veilset.training.aggregated_published import train_as_published
 from veilset.training.class_statistics import require_square
 from veilset.training.conv1 import train_conv1_in_private, train_conv1_in_public
 from veilset.training.dpsgd import ClippedGradients, PrivateTraining, sampling_rate_for
 from veilset.training.dpsgd.trainer import to_inputs
-from veilset.training.gan import GeneratorTraining, Replay
+from veilset.training.gan import GeneratorTraining, Replay, public_batches
 from veilset.training.gan_release import FittedGenerator, plan_labels, train_labels
 
 _CONV1, _AGGREGATE, _CONV2 = "conv1", "aggregate", "conv2*"
 # Below this even features that agree in all images of a class would drown.
 _LEAST_SIGNAL = 0.05
 _AT_ONCE = 1024
+
+ClippedStep = Callable[[ClippedSum], Sequence[Tensor]]
+"""Clipped gradients of a batch, summed: of a private one with noise, of a public one without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +87,8 @@ class Dpaf(AdversarialMethod):
     }  # fmt: skip
 
     def requires_public(self) -> bool:
-        """A public conv1 needs images to be trained on."""
-        return self.config.conv1 == "public"
+        """A public conv1 and pre-training need images to train on."""
+        return self.config.conv1 == "public" or self.config.pretrained != "nothing"
 
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
         """A line for each part of the critic; the noise of each by its share."""
@@ -138,12 +142,12 @@ class Dpaf(AdversarialMethod):
         )  # fmt: skip
         if self.as_published:
             teacher = None
-            fitted = self._fit_as_published(critic, generator, session.records_without_guarantee(), context)
+            fitted = train_as_published(config, critic, generator, session.records_without_guarantee(), context)
         else:
             teacher = train_labels(session, context) if config.teacher_share else None
             self._train_conv1(critic, session, public, context)
             training = AggregatedTraining(config, critic, generator, teacher, facts, context)
-            fitted = training.run(session, context)
+            fitted = training.run(session, public, context)
         self._fitted = FittedGenerator(generator=fitted, teacher=teacher, facts=facts, device=context.device)
 
     def _train_conv1(
@@ -168,19 +172,6 @@ class Dpaf(AdversarialMethod):
                 context=context,
             )  # fmt: skip
         conv1.eval().requires_grad_(False)
-
-    def _fit_as_published(
-        self, critic: AggregatingCritic, generator: nn.Module, records: Records, context: Context
-    ) -> nn.Module:
-        """Algorithm 1 as it stands. Privacy: none."""
-        config = self.config
-        run = PublishedRun(
-            steps=config.steps, batch=min(config.batch, 256), mu=config.mu, n_critic=config.n_critic,
-            clip_norm=config.clip_norm, keep_fraction=config.keep_fraction, tanh=config.tanh,
-        )  # fmt: skip
-        rate = config.generator_learning_rate
-        training = GeneratorTraining(generator, learning_rate=rate, ema_decay=config.ema_decay, seed=context.seed)
-        return train_as_published(run, critic, training, records, context)
 
 
 class AggregatedTraining:
@@ -227,7 +218,7 @@ class AggregatedTraining:
         self.means = NoisyMeans(facts.classes, self.features.width, config.memory)
         self.replay = Replay(config.replay)
 
-    def run(self, session: Session, context: Context) -> nn.Module:
+    def run(self, session: Session, public: Records | None, context: Context) -> nn.Module:
         """Take all paid steps, from where an earlier part of this run stopped; returns the generator."""
         images = torch.randint(0, 256, (3, *self.facts.shape), generator=torch_generator(0, "trial"), dtype=torch.uint8)
         labels = torch.arange(3) % self.facts.classes
@@ -239,22 +230,21 @@ class AggregatedTraining:
         if earlier is not None:
             self._load(earlier)
         else:
-            with torch.no_grad():
-                made, labels = self.of_generator.draw(self.config.generated_batch, "start")
-                self.replay.add(self._rows(made), labels)
+            self._see_generated()
+            self._pretrain(public, context)
         event = aggregates.event
-        expected = event.sampling_rate * self.facts.units
+        expected, conv2_batch = (steps.event.sampling_rate * self.facts.units for steps in (aggregates, updates))
         spread = event.noise_multiplier * row_bound(self.features)
         with context.progress.task("critic and generator", aggregates.steps_left) as task:
             for step in range(event.count - aggregates.steps_left, event.count):
                 (sums,) = aggregates.step(self._clipped_rows)
                 self.means.add(sums)
                 real, noise = (part.to(self.device) for part in self.means.read(self.features.bound, spread, expected))
-                self._train_top(real, noise, step)  # lines 13 and 16
+                self._train_top(real, noise, f"{step}")  # lines 13 and 16
                 if (step + 1) % self.config.mu == 0 and updates.steps_left:  # lines 11 to 14
-                    self._train_conv2(updates, real, noise, step)
+                    self._train_conv2(updates.step, conv2_batch, real, noise, f"{step}")
                 if (step + 1) % self.config.n_critic == 0:  # lines 18 to 20
-                    self._train_generator(noise, step, 0.5 + 0.5 * math.cos(math.pi * step / event.count))
+                    self._train_generator(noise, f"{step}", 0.5 + 0.5 * math.cos(math.pi * step / event.count))
                 if aggregates.lease_used_up:
                     aggregates.keep(self._state())
                 task.advance()
@@ -301,7 +291,7 @@ class AggregatedTraining:
         drawn = torch.randn(means.shape, generator=torch_generator(self.seed, f"generated aggregate/{purpose}"))
         return means + noise * drawn.to(self.device)
 
-    def _train_top(self, real: Tensor, noise: Tensor, step: int) -> None:
+    def _train_top(self, real: Tensor, noise: Tensor, step: str) -> None:
         with torch.no_grad():
             means = self._generated_means()
         parameters = list(self.top.parameters())
@@ -309,18 +299,17 @@ class AggregatedTraining:
             loss = loss_on_noisy_aggregate(self.top, real, self._like_real(means, noise, f"{step}/{turn}"))
             _descend(self.top_optimizer, parameters, list(torch.autograd.grad(loss * len(real), parameters)))
 
-    def _train_conv2(self, updates: GradientSteps, real: Tensor, noise: Tensor, step: int) -> None:
+    def _train_conv2(self, clipped_step: ClippedStep, batch: float, real: Tensor, noise: Tensor, step: str) -> None:
         self.upstream, length = upstream_gradient(self.top, real)
-        noisy = updates.step(self._clipped_gradients)
-        batch = updates.event.sampling_rate * self.facts.units
+        sums = clipped_step(self._clipped_gradients)
         parameters = self.gradients.parameters
         generated = self._like_real(self._generated_means(), noise, f"{step}/conv2")
         half = functional.softplus(self.top(generated, self.each_class)).mean()
         free = torch.autograd.grad(half, parameters)
-        both = [total.to(self.device) * (length / batch) + own for total, own in zip(noisy, free, strict=True)]
+        both = [total.to(self.device) * (length / batch) + own for total, own in zip(sums, free, strict=True)]
         _descend(self.conv2_optimizer, list(parameters), both)
 
-    def _train_generator(self, noise: Tensor, step: int, rate: float) -> None:
+    def _train_generator(self, noise: Tensor, step: str, rate: float) -> None:
         config = self.config
         images, labels = self.of_generator.draw(config.generated_batch, "step")
         rows = self._rows(images)
@@ -337,6 +326,35 @@ class AggregatedTraining:
             loss = loss + config.teacher_weight * functional.cross_entropy(self.teacher(images[shown]), labels[shown])
         self.of_generator.descend(loss, rate)
         self.replay.add(rows, labels)
+
+    def _see_generated(self) -> None:
+        """Fill the replay before there is a first generator step."""
+        with torch.no_grad():
+            made, labels = self.of_generator.draw(self.config.generated_batch, "start")
+            self.replay.add(self._rows(made), labels)
+
+    def _pretrain(self, public: Records | None, context: Context) -> None:
+        """The same turns on public images under labels drawn at random, without noise (Table 12); free."""
+        config = self.config
+        if config.pretrained == "nothing":
+            return
+        fresh = copy.deepcopy(self.of_generator.state())
+        no_noise = torch.zeros(self.facts.classes, 1, device=self.device)
+        batches = public_batches(public, self.facts, config.pretraining_steps, context.seed)
+        for step, (images, labels) in enumerate(batches):
+            self._public_turn(images, labels.to(self.device), no_noise, f"public {step}")
+        if config.pretrained == "critic":
+            self.of_generator.load(fresh)
+            self.replay = Replay(config.replay)
+            self._see_generated()
+
+    def _public_turn(self, images: Tensor, labels: Tensor, no_noise: Tensor, step: str) -> None:
+        with torch.no_grad():
+            rows = self._rows(images)
+            real = class_means(self.features(rows, labels), labels, self.facts.classes)
+        self._train_top(real, no_noise, step)
+        self._train_conv2(lambda clipped: clipped(rows, labels), len(labels), real, no_noise, step)
+        self._train_generator(no_noise, step, 1.0)
 
     def _rows(self, images: Tensor) -> Tensor:
         """What conv1 makes of images in [0, 1], (b, maps * side * side)."""

@@ -18,13 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError
-from veilset.core.randomness import numpy_generator, torch_generator
+from veilset.core.randomness import torch_generator
 from veilset.core.records import Records
 from veilset.methods.adversarial import AdversarialMethod
 from veilset.methods.base import Config, Context
@@ -48,6 +47,7 @@ from veilset.training.gan import (
     generated_losses,
     generator_losses,
     penalty_on_generated,
+    public_batches,
     real_losses,
     weighed_alike,
 )
@@ -329,18 +329,10 @@ class Adversaries:
 
     def _pretrain(self, public: Records | None, facts: PublicFacts, context: Context) -> None:
         """The same turns on public images under labels drawn at random; free."""
-        if not self.config.pretraining_steps:
-            return
-        if public is None or tuple(public.shape) != tuple(facts.shape):
-            raise InputError(f"Pre-training needs public images of the shape {facts.shape}. Pass --public.")
-        coins = numpy_generator(context.seed, "public batches")
-        for _ in range(self.config.pretraining_steps):
-            rows = np.sort(coins.choice(len(public.labels), min(256, len(public.labels)), replace=False))
-            images = to_inputs(torch.from_numpy(public.read(rows))).to(self.device)
-            labels = torch.from_numpy(coins.integers(facts.classes, size=len(rows))).to(self.device)
+        for images, labels in public_batches(public, facts, self.config.pretraining_steps, context.seed):
             with torch.no_grad():
                 seen = self._rows(images)
-            loss = real_losses(self.scored(seen, labels), self.config.loss).mean()
+            loss = real_losses(self.scored(seen, labels.to(self.device)), self.config.loss).mean()
             self._turn(list(torch.autograd.grad(loss, self.gradients.parameters)), done=0.0)
 
     def _see_generated(self) -> None:

@@ -8,6 +8,7 @@ from veilset.models.aggregation import Layout
 from veilset.training.conv1 import Conv1
 
 Seen = Literal["aggregate", "samples"]
+Pretrained = Literal["nothing", "critic", "both"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,8 @@ class AggregatedConfig:
         teacher_share: of the privacy, for a classifier that labels the release; 0 leaves it out.
         teacher_weight: of its cross-entropy to the class that was asked for.
         teacher_images: images of a generator step that it looks at.
+        pretrained: on public images before the private ones: the "critic", "both" networks, or "nothing".
+        pretraining_steps: turns of that; they cost nothing.
         latent_size: length of the generator's latent vector.
     """
 
@@ -76,15 +79,25 @@ class AggregatedConfig:
     teacher_share: float = 0.3
     teacher_weight: float = 0.01
     teacher_images: int = 30
+    pretrained: Pretrained = "nothing"
+    pretraining_steps: int = 100
     latent_size: int = 64
 
     def __post_init__(self) -> None:
         Layout.parse(self.layout)
-        for name, known in (("conv1", Conv1), ("generator_sees", Seen)):
+        for name, known in (("conv1", Conv1), ("generator_sees", Seen), ("pretrained", Pretrained)):
             if getattr(self, name) not in get_args(known):
                 raise InputError(f"Expected {name} to be one of {', '.join(get_args(known))}.")
         counts = ("conv1_steps", "conv1_batch", "conv1_width", "width", "steps", "batch", "mu", "n_critic", "top_steps")
-        for name in (*counts, "memory", "generated_batch", "replay", "teacher_images", "latent_size"):
+        for name in (
+            *counts,
+            "memory",
+            "generated_batch",
+            "replay",
+            "teacher_images",
+            "latent_size",
+            "pretraining_steps",
+        ):
             if getattr(self, name) < 1:
                 raise InputError(f"Expected {name} of at least 1, got {getattr(self, name)}.")
         for name in ("conv1", "critic", "conv2", "generator"):

@@ -4,7 +4,7 @@ Nothing here reads private rows. The loss of real images is a function of one ro
 it; everything about generated images is free, since whoever holds the released generator could compute it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.core.randomness import torch_generator
-from veilset.core.records import Images
+from veilset.core.randomness import numpy_generator, torch_generator
+from veilset.core.records import Images, Records
+from veilset.privacy.vault import PublicFacts
+from veilset.training.dpsgd.trainer import to_inputs
 from veilset.training.recipe import WeightAverage
 
 AdversarialLoss = Literal["bce", "hinge", "wasserstein"]
@@ -23,6 +25,7 @@ Critic = Callable[[Tensor, Tensor], Tensor]
 """Images (b, C, H, W) and classes (b,) to one logit each, (b,); high means real."""
 
 _AT_ONCE = 500
+_PUBLIC_BATCH = 256
 
 
 def check_loss(kind: str) -> None:
@@ -59,6 +62,20 @@ def penalty_on_generated(critic: Critic, images: Tensor, labels: Tensor) -> Tens
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad(critic(points, labels).sum(), points, create_graph=True)
     return gradient.flatten(1).square().sum(dim=1).mean()
+
+
+def public_batches(
+    public: Records | None, facts: PublicFacts, count: int, seed: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """`count` batches of public images in [0, 1] under labels drawn at random, for pre-training."""
+    if count and (public is None or tuple(public.shape) != tuple(facts.shape)):
+        raise InputError(f"Pre-training needs public images of the shape {facts.shape}. Pass --public.")
+    coins = numpy_generator(seed, "public batches")
+    for _ in range(count):
+        assert public is not None
+        rows = np.sort(coins.choice(len(public.labels), min(_PUBLIC_BATCH, len(public.labels)), replace=False))
+        labels = torch.from_numpy(coins.integers(facts.classes, size=len(rows)))
+        yield to_inputs(torch.from_numpy(public.read(rows))), labels
 
 
 class Balance:
