@@ -217,6 +217,19 @@ def records(count: int = 300) -> ImageSet:
     return ImageSet(strange_images(count), np.arange(count) % 2)
 
 
+@pytest.mark.parametrize(("balanced", "share"), [("true", 0.5), ("false", 0.8)])
+def test_classes_are_drawn_alike_or_as_they_are(balanced: str, share: float) -> None:
+    """Two classes far apart, four records of the second to one of the first."""
+    labels = (np.arange(1000) % 5 > 0).astype(np.int64)
+    w = population(1000, 2) + 3 * np.eye(LENGTH)[0] * labels[:, None]
+    method = ExactLatent.configure("default", {"balanced": balanced})
+    vault = Vault(ImageSet(shown(w), labels))
+    method.fit(
+        Session(vault, method.plan(vault.facts, Budget(20.0, 1e-6)), MemoryLedger(), NoiseSource(0)), None, Context()
+    )
+    assert float(method.sample(2000).labels.mean()) == pytest.approx(share, abs=0.05)
+
+
 def test_a_given_generator_needs_no_public_images_and_is_released(tmp_path: Path) -> None:
     place = file_of(tmp_path)
     job = Job(method="latent", epsilon=8.0, samples=30, settings={"generator": place, "inversion_steps": "2"})

@@ -168,12 +168,7 @@ def test_samples_have_the_fitted_moments_and_the_rest_stays_public() -> None:
 
 
 def test_the_discriminant_tells_classes_apart() -> None:
-    moments = Moments(
-        counts=torch.tensor([50.0, 150.0]).double(),
-        means=torch.tensor([[2.0, 0.0], [-2.0, 0.0]]).double(),
-        covariances=torch.eye(2).double().repeat(2, 1, 1),
-        noises=torch.zeros(2).double(),
-    )
-    judge = Discriminant.of(moments, moments.covariances)
-    assert judge.probabilities(torch.tensor([[2.0, 0.0], [-2.0, 0.0]])).argmax(dim=1).tolist() == [0, 1]
+    means = torch.tensor([[2.0, 0.0], [-2.0, 0.0]]).double()
+    judge = Discriminant.of(torch.tensor([0.25, 0.75]).double(), means, torch.eye(2).double().repeat(2, 1, 1))
+    assert judge.probabilities(means).argmax(dim=1).tolist() == [0, 1]
     assert judge.probabilities(torch.zeros(1, 2))[0].tolist() == pytest.approx([0.25, 0.75])

@@ -69,6 +69,7 @@ class LatentConfig(Config):
         restore: what the inversion loses: "none", "spread" (the variance) or "shift" (the shift, too).
         draws: "own" moves the generator's own latents to the fitted moments, "gaussian" draws normal ones.
         truncation: below 1 pulls samples towards their class' mean.
+        balanced: draw all classes alike; False draws them as often as the noisy counts say.
     """
 
     generator: str = ""
@@ -81,10 +82,11 @@ class LatentConfig(Config):
     clip: Literal["public", "private"] = "public"
     clip_quantile: float = 0.9
     clip_share: float = 0.1
-    repair: Repair = "spiked"
+    repair: Repair = "linear"
     restore: Literal["none", "spread", "shift"] = "shift"
     draws: Literal["own", "gaussian"] = "own"
     truncation: float = 1.0
+    balanced: bool = True
 
     def __post_init__(self) -> None:
         for name, kind in (("search", SearchName), ("repair", Repair)):
@@ -180,12 +182,15 @@ class Latent(Method):
         moments = rows.read(sums if by_class else sums[None], facts.units, noise)
         seen = Seen.of(found, rows)
         deviations = moments.deviations_from(seen.covariance, self.config.repair)
-        self._discriminant = Discriminant.of(moments, seen.covariance + deviations)
+        shares = moments.counts / moments.counts.sum()
+        if self.config.balanced:
+            shares = torch.full_like(shares, 1 / facts.classes)
+        self._discriminant = Discriminant.of(shares, moments.means, seen.covariance + deviations)
         means, covariances = moments.means, seen.covariance + deviations
         if self.config.restore != "none":
             means, deviations = seen.undone(means, deviations, amplified=self.config.restore == "shift")
             covariances = torch.eye(size, dtype=torch.float64) + deviations
-        self._latents = ClassLatents.of(moments.counts / facts.units, means, covariances, space.size)
+        self._latents = ClassLatents.of(shares, means, covariances, space.size)
         self._space, self._search, self._size, self._clip_norm = space, search, size, clip_norm
 
     def sample(self, count: int, seed: int = 0) -> Samples:

@@ -234,12 +234,11 @@ class Discriminant:
     bias: Tensor  # (classes,)
 
     @classmethod
-    def of(cls, moments: Moments, covariances: Tensor) -> "Discriminant":
-        """From noisy means and repaired covariances, which are pooled."""
-        shares = moments.counts / moments.counts.sum()
+    def of(cls, shares: Tensor, means: Tensor, covariances: Tensor) -> "Discriminant":
+        """From the shares that classes will have, noisy means and repaired covariances, which are pooled."""
         pooled = positive(torch.einsum("c,cij->ij", shares, covariances))
-        weight = torch.linalg.solve(pooled, moments.means.T)
-        return cls(weight=weight, bias=shares.log() - 0.5 * (moments.means.T * weight).sum(dim=0))
+        weight = torch.linalg.solve(pooled, means.T)
+        return cls(weight=weight, bias=shares.log() - 0.5 * (means.T * weight).sum(dim=0))
 
     def probabilities(self, v: Tensor) -> Tensor:
         """(b, classes) for the first k coordinates (b, k)."""
