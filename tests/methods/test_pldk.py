@@ -75,11 +75,13 @@ def test_as_published_has_no_guarantee(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"experts": "4"}, "1 to 3 experts"),
-        ({"start": "release"}, "with release for the last"),
-        ({"release": "somewhere"}, "with release for the last"),
+        ({"start": "release"}, "folder for release alone"),
+        ({"release": "somewhere"}, "folder for release alone"),
         ({"alpha": "2"}, "alpha"),
         ({"images_per_class": "0"}, "images_per_class >= 1"),
-        ({"start": "real"}, "one of auto"),
+        ({"start": "real"}, "stay private"),
+        ({"matching": "loss"}, "one of trajectory"),
+        ({"networks": "0"}, "networks >= 1"),
         ({"student_steps": "0"}, "student_steps >= 1"),
     ],
 )
@@ -88,6 +90,25 @@ def test_settings_that_are_refused(settings: dict[str, str], message: str) -> No
         Pldk.configure("default", settings)
 
 
-def test_private_images_are_no_start() -> None:
-    with pytest.raises(InputError, match="stay private"):
-        PldkConfig(start="real")  # type: ignore[arg-type]
+@pytest.mark.parametrize("matching", ["distribution", "gradient"])
+def test_condensation_and_teacher_share_one_budget(matching: Any) -> None:
+    plan = Pldk(PldkConfig(matching=matching)).plan(FACTS, Budget(10.0, 1e-5))
+    assert [(event.label, event.count) for event in plan.events][1:] == [("condensation", PldkConfig().networks)]
+    assert 9.9 < epsilon_of(plan.events, 1e-5) <= 10.0
+
+
+def test_images_can_be_condensed(tmp_path: Path) -> None:
+    release = make(tmp_path, settings={"matching": "distribution", "networks": "3", "moves": "1"})
+    assert release.certificate.guarantee == "dp"
+    assert release.images.shape == (6, 16, 16, 1)
+
+
+def test_of_real_images_only_the_student_leaves(tmp_path: Path) -> None:
+    settings = {"start": "real", "matching": "distribution", "networks": "1", "moves": "1", "condensing_rate": "1e-6"}
+    release = make(tmp_path, as_published=True, settings=settings)
+    assert release.certificate.guarantee == "none"
+    assert any("stayed behind" in warning for warning in release.certificate.warnings)
+    private = records().read(np.arange(200)).reshape(200, -1).astype(float)
+    # At this rate the distilled images are the private ones, to a few grey levels; drawn patterns are far from all.
+    nearest = [np.abs(private - image).mean(axis=1).min() for image in release.images.reshape(6, -1).astype(float)]
+    assert min(nearest) > 30

@@ -51,6 +51,10 @@ _AGGREGATED = {
     "teacher_share": "0",
 }  # fmt: skip
 
+_DISTILLED = {
+    "width": "4", "images_per_class": "2", "student_updates": "1", "networks": "3", "moves": "1", "clip_norm": "0.01",
+}  # fmt: skip
+
 AUDITS: dict[str, tuple[MethodAudit, ...]] = {
     "dfd": (
         MethodAudit(form="A, DP-SGD teacher", settings={**_DATA_FREE, "teacher_steps": "5"}),
@@ -85,6 +89,7 @@ AUDITS: dict[str, tuple[MethodAudit, ...]] = {
     "latent": (
         MethodAudit(form="moments of latents", settings=_LATENT, runs=300),
         MethodAudit(form="with a private clip norm", settings={**_LATENT, "clip": "private"}, runs=300),
+        MethodAudit(form="mixtures in two rounds", settings={**_LATENT, "components": "2", "rounds": "2"}, runs=300),
     ),
     "merf": (
         MethodAudit(
@@ -96,17 +101,16 @@ AUDITS: dict[str, tuple[MethodAudit, ...]] = {
         MethodAudit(
             form="expert and teacher",
             settings={
+                **_DISTILLED,
                 "expert_steps": "4",
                 "expert_every": "1",
-                "width": "4",
-                "images_per_class": "2",
                 "iterations": "1",
                 "student_steps": "1",
-                "student_updates": "1",
-                "clip_norm": "0.01",
             },
             runs=300,
         ),
+        MethodAudit(form="class means of networks", settings={**_DISTILLED, "matching": "distribution"}, runs=300),
+        MethodAudit(form="class gradients of networks", settings={**_DISTILLED, "matching": "gradient"}, runs=300),
     ),
     "sanitized_gan": (
         MethodAudit(form="all critics together", settings=_CRITICS, records=4),

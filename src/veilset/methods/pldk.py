@@ -17,12 +17,12 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from veilset.core.errors import InputError
 from veilset.core.randomness import derive_seed, torch_generator
-from veilset.core.records import Records
+from veilset.core.records import Images, Labels, Records
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
 from veilset.models import build_network
 from veilset.privacy.budget import Budget
@@ -31,24 +31,31 @@ from veilset.privacy.mechanisms import Session
 from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import PublicFacts
 from veilset.release.format import load_release
-from veilset.training.augment import MILD, augment
+from veilset.training.augment import MILD
+from veilset.training.condensation import Condensation, CondensationConfig, Kind, PlainSums, Sums
 from veilset.training.dpsgd import PrivateTraining, sampling_rate_for, train_private
+from veilset.training.dpsgd.trainer import to_inputs
 from veilset.training.gan import even_labels
 from veilset.training.gan_health import soft_labels_of
 from veilset.training.gan_release import plan_labels, train_labels
+from veilset.training.knowledge import StudentConfig, train_student
 from veilset.training.plain import train_classifier
 from veilset.training.starts import starting_images
-from veilset.training.trajectories import Matching, MatchingConfig, Trajectory
+from veilset.training.trajectories import Matching, MatchingConfig, Trajectory, train_plain_expert
 
-_EXPERT = "expert"
-Start = Literal["auto", "noise", "drawn", "public", "release"]
+_EXPERT, _CONDENSATION = "expert", "condensation"
+Start = Literal["auto", "noise", "drawn", "public", "release", "real"]
+Plain = tuple[Images, Labels]
+Match = Literal["trajectory", "distribution", "gradient"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PldkConfig(Config, MatchingConfig):
-    """Public settings; those of the matching are in `MatchingConfig`.
+class PldkConfig(Config, MatchingConfig, CondensationConfig, StudentConfig):
+    """Public settings; more in `MatchingConfig`, `CondensationConfig` and `StudentConfig`.
 
     Args:
+        matching: what images are led by: the "trajectory" of experts, or class means ("distribution") or class
+            gradients ("gradient") of networks that are not trained on private images.
         images_per_class: how many images of each class are distilled.
         experts: trajectories to match, 1 to 3; they share what the teacher leaves.
         expert_steps: DP-SGD steps of an expert.
@@ -60,15 +67,11 @@ class PldkConfig(Config, MatchingConfig):
         width: of that network.
         teacher_share: share of the privacy for the teacher that labels the images.
         start: what the images start as: "public" images, "noise", "drawn" patterns, images of another "release", or
-            "auto": public where there are any, else drawn. Never private images.
+            "auto": public where there are any, else drawn. "real", private images, is for `--as-published` alone.
         release: folder of that other release.
-        augmented: let training on the images, while they are matched and for the student, see changed copies.
-        temperature: of the soft labels in the student's loss.
-        alpha: weight of the soft labels there; the rest is for the hard ones.
-        student_updates: training steps of the student.
-        student_rate: its learning rate.
     """
 
+    matching: Match = "trajectory"
     images_per_class: int = 10
     experts: int = 1
     expert_steps: int = 200
@@ -81,26 +84,25 @@ class PldkConfig(Config, MatchingConfig):
     teacher_share: float = 0.5
     start: Start = "auto"
     release: str = ""
-    augmented: bool = True
-    temperature: float = 2.0
-    alpha: float = 0.9
-    student_updates: int = 600
-    student_rate: float = 0.004
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("images_per_class", "expert_steps", "expert_every", "expert_batch", "width", "student_updates"):
+        MatchingConfig.__post_init__(self)
+        CondensationConfig.__post_init__(self)
+        StudentConfig.__post_init__(self)
+        for name in ("images_per_class", "expert_steps", "expert_every", "expert_batch", "width"):
             if getattr(self, name) < 1:
                 raise InputError(f"Expected {name} >= 1, got {getattr(self, name)}.")
         if not 1 <= self.experts <= 3:
             raise InputError(f"Expected 1 to 3 experts, got {self.experts}: each takes its part of the budget.")
-        if self.start == "real":  # type: ignore[comparison-overlap]
-            raise InputError("Images that start as private ones stay private ones. Start from noise, drawn or public.")
+        if self.matching not in get_args(Match):
+            raise InputError(f"Expected matching to be one of {', '.join(get_args(Match))}, got {self.matching!r}.")
         if self.start not in get_args(Start) or (self.start == "release") != bool(self.release):
-            raise InputError(f"Expected start to be one of {', '.join(get_args(Start))}, with release for the last.")
-        if not 0 < self.teacher_share < 1 or not 0 <= self.alpha <= 1:
-            raise InputError("Expected teacher_share between 0 and 1 and alpha in [0, 1].")
-        for name in ("expert_rate", "clip_norm", "temperature", "student_rate"):
+            raise InputError(
+                f"Expected start to be one of {', '.join(get_args(Start))}, and a folder for release alone."
+            )
+        if not 0 < self.teacher_share < 1:
+            raise InputError(f"Expected teacher_share between 0 and 1, got {self.teacher_share}.")
+        for name in ("expert_rate", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise InputError(f"Expected {name} > 0, got {getattr(self, name)}.")
 
@@ -128,12 +130,20 @@ class Pldk(Method):
         "accuracy is evidence, not a guarantee."
     )
 
+    def __init__(self, config: Config, *, as_published: bool = False) -> None:
+        super().__init__(config, as_published=as_published)
+        if self.config.start == "real" and not as_published:
+            raise InputError(
+                "Images that start as private ones stay private ones. Start from noise, drawn or public, or pass "
+                "--as-published: such a release has no guarantee, and only the student leaves."
+            )
+
     def requires_public(self) -> bool:
         """Only to start from public images by name."""
         return self.config.start == "public"
 
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
-        """A run of DP-SGD for each expert and the teacher's, within one budget."""
+        """A run of DP-SGD for each expert, or the rounds of condensation, and the teacher's, within one budget."""
         if self.as_published:
             return Plan(budget=budget, events=())
         config = self.config
@@ -146,41 +156,61 @@ class Pldk(Method):
 
             return Part(event=event, share=(1 - config.teacher_share) / config.experts)
 
+        def condensation(noise: float) -> Event:
+            sampled = sampling_rate_for(min(config.network_batch, facts.units), facts.units)
+            return Event(label=_CONDENSATION, noise_multiplier=noise, sampling_rate=sampled, count=config.networks)
+
         teacher = Part(event=lambda noise: plan_labels(facts, budget, noise)[1], share=config.teacher_share)
-        events = share_budget(budget, [teacher, *map(expert, range(config.experts))])
+        parts = (
+            [expert(number) for number in range(config.experts)]
+            if config.matching == "trajectory"
+            else [Part(event=condensation, share=1 - config.teacher_share)]
+        )
+        events = share_budget(budget, [teacher, *parts])
         images = config.images_per_class * facts.classes
         return Plan(budget=budget, events=tuple(events), facts={"distilled images": images})
 
     def fit(self, session: Session, public: Records | None, context: Context) -> None:
         """Train experts and teacher, distil images, label them, train the student."""
-        facts = session.facts
-        self._facts, self._device = facts, context.device
-        # 1. Experts and teacher: the only part that meets private images.
-        if self.as_published:
-            trajectories, teacher = self._without_noise(session, context)
+        config, facts = self.config, session.facts
+        self._facts = facts
+        labels = even_labels(config.images_per_class * facts.classes, facts.classes)
+        hard = torch.from_numpy(labels)
+        # 1. The only part that meets private images: a teacher, and experts or questions to networks.
+        plain = self._plain_records(session) if self.as_published else None
+        start = self._start(labels, public, plain, context)
+        teacher = train_labels(session, context) if plain is None else self._plain_teacher(plain, context)
+        # 2. Images that lead a network along the experts' way, or that networks take for the private ones.
+        if config.matching == "trajectory":
+            experts = range(config.experts)
+            trajectories = (
+                [self._expert(session, number, context) for number in experts]
+                if plain is None
+                else [self._plain_expert(plain, number, context) for number in experts]
+            )
+            distilled = self._match(trajectories, start, hard, context)
         else:
-            teacher = train_labels(session, context)
-            trajectories = [self._expert(session, number, context) for number in range(self.config.experts)]
-        # 2. Images that lead a network along the experts' way.
-        labels = even_labels(self.config.images_per_class * facts.classes, facts.classes)
-        matching = Matching(
-            self._network(context.seed),
-            trajectories,
-            self._start(len(labels), public, context),
-            torch.from_numpy(labels),
-            self.config,
-            MILD if self.config.augmented else None,
-            derive_seed(context.seed, "pldk matching"),
+            sums = self._sums(session) if plain is None else self._plain_sums(plain, context)
+            distilled = self._condense(config.matching, sums, start, hard, context)
+        stored = (distilled * 255).round()
+        # 3. and 4. A student that sees nothing but these images and what the teacher says of them.
+        self._student = train_student(
+            self._network(derive_seed(context.seed, "student")).to(context.device),
+            teacher,
+            (stored / 255).to(context.device),
+            hard.to(context.device),
+            config,
+            seed=context.seed,
+            progress=context.progress,
         )
-        place = None if context.workspace is None else context.workspace / "pldk-images.pt"
-        pixels = (matching.run(place, context.progress) * 255).round().to(torch.uint8)
-        # 3. Soft labels of the images as they are stored.
-        images = pixels.permute(0, 2, 3, 1).contiguous().numpy()
-        self._samples = Samples(
-            images=images, labels=labels, soft_labels=soft_labels_of(teacher, images, context.device)
-        )
-        # 4. A student that sees nothing else.
-        self._student = self._train_student(context)
+        # What began as private images stays behind; drawn patterns show what the student knows.
+        kept = stored if config.start != "real" else (self._drawn(len(labels), context) * 255).round()
+        knows = teacher if config.start != "real" else self._student
+        images = kept.to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
+        soft = soft_labels_of(knows, images, context.device)
+        if config.start == "real":
+            labels = soft.argmax(axis=1).astype(np.int64)
+        self._samples = Samples(images=images, labels=labels, soft_labels=soft)
 
     def sample(self, count: int, seed: int = 0) -> Samples:
         """The distilled images, which are what they are: as many of each class as were asked for, at most all."""
@@ -213,10 +243,13 @@ class Pldk(Method):
         return {"student": ReleasedModel(weights=self._student.state_dict(), description=description)}
 
     def warnings(self) -> list[str]:
-        """That another release was built upon, whose budget is not in this certificate."""
-        if self.config.start != "release":
-            return []
-        return ["The images start from another release. If that was of the same data, the account has the total."]
+        """That another release was built upon, or that the images are not the distilled ones."""
+        said = {
+            "release": "The images start from another release. If that was of the same data, the account has the sum.",
+            "real": "The distilled images began as private ones and stayed behind. The images here are drawn patterns, "
+            "labelled by the student: use the student.",
+        }
+        return [said[self.config.start]] if self.config.start in said else []
 
     def _network(self, seed: int) -> nn.Module:
         facts, width = self._facts, self.config.width
@@ -251,79 +284,107 @@ class Pldk(Method):
         train_private(session, network, recipe, after_step=keep, seed=seed, progress=context.progress)
         return trajectory
 
-    def _without_noise(self, session: Session, context: Context) -> tuple[list[Trajectory], nn.Module]:
-        """Experts and teacher as published. No guarantee."""
-        records = session.records_without_guarantee()
-        images, labels = records.read(np.arange(len(records.labels))), np.array(records.labels)
-        teacher = self._network(derive_seed(context.seed, "teacher")).to(context.device)
-        train_classifier(teacher, images, labels, seed=context.seed, device=context.device)
-        pixels = torch.tensor(images).permute(0, 3, 1, 2)
-        targets, batch = torch.from_numpy(labels), min(256, len(labels))
-        trajectories = []
-        for number in range(self.config.experts):
-            trajectory, seed = self._trajectory(number, context), derive_seed(context.seed, f"expert {number}")
-            network, coins = self._network(seed).to(context.device), torch_generator(seed, "batches")
-            optimizer = torch.optim.SGD(network.parameters(), lr=self.config.expert_rate / 4, momentum=0.9)
-            trajectory.add(0, network)
-            for step in range(1, self.config.expert_steps + 1):
-                rows = torch.randint(len(targets), (batch,), generator=coins)
-                seen = augment(pixels[rows].float() / 255, MILD, coins).to(context.device)
-                loss = functional.cross_entropy(network(seen), targets[rows].to(context.device))
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                if step % self.config.expert_every == 0:
-                    trajectory.add(step // self.config.expert_every, network)
-            trajectories.append(trajectory)
-        return trajectories, teacher.eval()
+    def _plain_records(self, session: Session) -> Plain:
+        """The private images and labels themselves, for the form as published.
 
-    def _start(self, count: int, public: Records | None, context: Context) -> Tensor:
-        """Images (count, C, H, W) in [0, 1] that nobody's privacy depends on."""
+        Privacy: none.
+        """
+        records = session.records_without_guarantee()
+        labels = np.array(records.labels)
+        return records.read(np.arange(len(labels))), labels
+
+    def _plain_teacher(self, plain: Plain, context: Context) -> nn.Module:
+        teacher = self._network(derive_seed(context.seed, "teacher")).to(context.device)
+        return train_classifier(teacher, *plain, seed=context.seed, device=context.device)
+
+    def _plain_expert(self, plain: Plain, number: int, context: Context) -> Trajectory:
+        trajectory, seed = self._trajectory(number, context), derive_seed(context.seed, f"expert {number}")
+        train_plain_expert(
+            self._network(seed).to(context.device),
+            trajectory,
+            *map(torch.tensor, plain),
+            steps=self.config.expert_steps,
+            every=self.config.expert_every,
+            rate=self.config.expert_rate / 4,
+            augmentation=MILD if self.config.augmented else None,
+            seed=seed,
+        )
+        return trajectory
+
+    def _plain_sums(self, plain: Plain, context: Context) -> Sums:
+        batch, count = self.config.network_batch, self.config.networks
+        return PlainSums(*map(torch.tensor, plain), batch=batch, count=count, seed=context.seed)
+
+    def _match(self, trajectories: list[Trajectory], start: Tensor, labels: Tensor, context: Context) -> Tensor:
+        matching = Matching(
+            self._network(context.seed),
+            trajectories,
+            start,
+            labels,
+            self.config,
+            MILD if self.config.augmented else None,
+            derive_seed(context.seed, "pldk matching"),
+        )
+        place = None if context.workspace is None else context.workspace / "pldk-images.pt"
+        return matching.run(place, context.progress)
+
+    def _condense(self, kind: Kind, sums: Sums, start: Tensor, labels: Tensor, context: Context) -> Tensor:
+        """Images led by class means or class gradients.
+
+        Privacy: as `Condensation.run`; event "condensation" of the plan.
+        """
+        condensation = Condensation(
+            kind,
+            self._network,
+            start,
+            labels,
+            self.config,
+            batch=min(self.config.network_batch, self._facts.units),
+            clip_norm=self.config.clip_norm,
+            seed=derive_seed(context.seed, "pldk condensation"),
+        )
+        return condensation.run(sums, context.progress)
+
+    def _sums(self, session: Session) -> Sums:
+        event = session.planned(_CONDENSATION)
+        return session.gradient_steps(
+            label=event.label,
+            clip_norm=self._sensitivity(),
+            noise_multiplier=event.noise_multiplier,
+            sampling_rate=event.sampling_rate,
+            steps=event.count,
+        )
+
+    def _sensitivity(self) -> float:
+        """Of a sum over networks: embeddings have length 1 at most, gradients are clipped."""
+        return 1.0 if self.config.matching == "distribution" else self.config.clip_norm
+
+    def _start(self, labels: Labels, public: Records | None, plain: Plain | None, context: Context) -> Tensor:
+        """Images (n, C, H, W) in [0, 1] that nobody's privacy depends on; but for "real", which needs `plain`."""
         kind, shape = self.config.start, self._facts.shape
+        if kind == "real":
+            assert plain is not None
+            return to_inputs(torch.from_numpy(plain[0][_rows_of(labels, plain[1])]))
         if kind == "release":
-            return self._from_release(count)
+            other = load_release(Path(self.config.release))
+            if tuple(other.images.shape[1:]) != tuple(shape):
+                raise InputError(f"Expected a release of images {shape}, got {other.images.shape[1:]}.")
+            return to_inputs(torch.from_numpy(other.images[_rows_of(labels, other.labels)]))
         if kind == "auto":
             kind = "drawn" if public is None else "public"
-        batch = starting_images(kind, shape, public, variation="none", blur=3, seed=context.seed)
-        return batch(0, count)
+        return starting_images(kind, shape, public, variation="none", blur=3, seed=context.seed)(0, len(labels))
 
-    def _from_release(self, count: int) -> Tensor:
-        other = load_release(Path(self.config.release))
-        if tuple(other.images.shape[1:]) != tuple(self._facts.shape):
-            raise InputError(f"Expected a release of images {self._facts.shape}, got {other.images.shape[1:]}.")
-        rows = []
-        for label in range(self._facts.classes):
-            own = np.flatnonzero(other.labels == label)
-            if len(own) == 0:
-                raise InputError(
-                    f"The release {self.config.release} has no images of {self._facts.class_names[label]}."
-                )
-            rows.append(np.resize(own, self.config.images_per_class))
-        chosen = np.stack(rows, axis=1).flatten()[:count]  # classes in turn, as the labels are
-        return torch.from_numpy(other.images[chosen]).permute(0, 3, 1, 2).float() / 255
+    def _drawn(self, count: int, context: Context) -> Tensor:
+        seed = derive_seed(context.seed, "pldk patterns")
+        return starting_images("drawn", self._facts.shape, None, variation="none", blur=3, seed=seed)(0, count)
 
-    def _train_student(self, context: Context) -> nn.Module:
-        """Equation 4.7: alpha of the loss for the soft labels, the rest for the hard ones."""
-        config, samples = self.config, self._samples
-        assert samples.soft_labels is not None
-        student = self._network(derive_seed(context.seed, "student")).to(context.device)
-        pixels = torch.from_numpy(samples.images).permute(0, 3, 1, 2).float().div(255).to(context.device)
-        hard = torch.from_numpy(samples.labels).to(context.device)
-        soft = torch.from_numpy(samples.soft_labels).to(context.device).clamp_min(1e-12).pow(1 / config.temperature)
-        soft = soft / soft.sum(dim=1, keepdim=True)
-        optimizer = torch.optim.AdamW(student.parameters(), lr=config.student_rate, weight_decay=0.02)
-        falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.student_updates)
-        coins = torch_generator(context.seed, "pldk student", context.device)
-        with context.progress.task("training the student", config.student_updates) as task:
-            for _ in range(config.student_updates):
-                rows = torch.randint(len(pixels), (128,), generator=coins, device=pixels.device)
-                seen = augment(pixels[rows], MILD, coins) if config.augmented else pixels[rows]
-                logits = student(seen)
-                knowledge = functional.cross_entropy(logits / config.temperature, soft[rows]) * config.temperature**2
-                loss = config.alpha * knowledge + (1 - config.alpha) * functional.cross_entropy(logits, hard[rows])
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                falling.step()
-                task.advance()
-        return student.eval()
+
+def _rows_of(wanted: Labels, labels: Labels) -> NDArray[np.int64]:
+    """For each wanted label the next row of that class, from the first again when they run out."""
+    rows = np.zeros(len(wanted), dtype=np.int64)
+    for label in np.unique(wanted):
+        own = np.flatnonzero(labels == label)
+        if len(own) == 0:
+            raise InputError(f"There is no image of class {label} to start from.")
+        rows[wanted == label] = np.resize(own, int((wanted == label).sum()))
+    return rows

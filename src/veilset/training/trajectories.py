@@ -24,7 +24,8 @@ from veilset.core.randomness import torch_generator
 from veilset.training.augment import AugmentConfig, augment
 
 _SAVE_EVERY = 20
-# Images live as logits of their pixels, so that no step leaves [0, 1]; this keeps the logits of a start finite.
+_PLAIN_BATCH = 256
+# Keeps the logits of black and white pixels finite.
 _EDGE = 0.02
 
 
@@ -76,13 +77,17 @@ class Trajectory:
         """Keep the weights as point `number`; one that is kept already stays."""
         if number < len(self.points):
             return
-        with torch.no_grad():
-            self.points.append(torch.cat([parameter.detach().cpu().flatten() for parameter in network.parameters()]))
+        self.points.append(flatten(network))
         if self.place is not None:
             self.place.parent.mkdir(parents=True, exist_ok=True)
             partial = self.place.with_suffix(".part")
             torch.save(self.points, partial)
             partial.replace(self.place)
+
+
+def flatten(network: nn.Module) -> Tensor:
+    """The parameters of `network` as one flat vector of its own."""
+    return torch.cat([parameter.detach().cpu().flatten() for parameter in network.parameters()])
 
 
 def unflatten(network: nn.Module, flat: Tensor) -> dict[str, Tensor]:
@@ -95,6 +100,48 @@ def unflatten(network: nn.Module, flat: Tensor) -> dict[str, Tensor]:
         parts[name] = flat[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
     return parts
+
+
+def to_logits(images: Tensor) -> Tensor:
+    """Images in [0, 1] as the logits of their pixels, a leaf to be moved: no move leaves [0, 1]."""
+    return torch.logit(images.clamp(_EDGE, 1 - _EDGE)).requires_grad_()
+
+
+def image_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """What moves images, and what is learned beside them."""
+    return torch.optim.Adam(groups, betas=(0.5, 0.99))
+
+
+def train_plain_expert(
+    network: nn.Module,
+    trajectory: Trajectory,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    steps: int,
+    every: int,
+    rate: float,
+    augmentation: AugmentConfig | None,
+    seed: int,
+) -> None:
+    """Train an expert on 8-bit images (n, H, W, C) without noise, and keep its weights every few steps.
+
+    Privacy: none; for the form of a method that has no guarantee.
+    """
+    coins, device = torch_generator(seed, "batches"), next(network.parameters()).device
+    optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
+    trajectory.add(0, network)
+    for step in range(1, steps + 1):
+        rows = torch.randint(len(labels), (min(_PLAIN_BATCH, len(labels)),), generator=coins)
+        seen = images[rows].permute(0, 3, 1, 2).float() / 255
+        if augmentation is not None:
+            seen = augment(seen, augmentation, coins)
+        loss = functional.cross_entropy(network(seen.to(device)), labels[rows].to(device))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if step % every == 0:
+            trajectory.add(step // every, network)
 
 
 class Matching:
@@ -117,11 +164,10 @@ class Matching:
             )
         self.network, self.trajectories, self.config, self.seed = network.eval(), trajectories, config, seed
         self.labels, self.augmentation = labels, augmentation
-        self.logits = torch.logit(images.clamp(_EDGE, 1 - _EDGE)).requires_grad_()
+        self.logits = to_logits(images)
         self.log_step = torch.tensor(math.log(config.first_step)).requires_grad_()
-        self.optimizer = torch.optim.Adam(
-            [{"params": [self.logits], "lr": config.image_rate}, {"params": [self.log_step], "lr": 0.01}],
-            betas=(0.5, 0.99),
+        self.optimizer = image_optimizer(
+            [{"params": [self.logits], "lr": config.image_rate}, {"params": [self.log_step], "lr": 0.01}]
         )
         self.iteration = 0
         self.losses: list[float] = []
