@@ -1,21 +1,19 @@
-"""latent on CelebA: a public generator of mostly women, private records that are not, and where the samples go.
+"""latent on CelebA: a public generator of dark-haired people, private records that are not, and where the samples go.
 
     PYTHONPATH=src python benchmarks/latent.py --cache DIR [--steps 3000] [--parts shift clip gender picture] [--seed 0]
 
-The public part of the train split is 3,400 women and 600 men; the other 4,000 rows are private. `shift`: all private
-men; FID to them and the share of men (by a discriminant on public rows) of the raw generator, of reconstructions and of
-fits. `clip`: error of mean and covariance against the clip norm, for FF and descent (the paper's Tables 1 and 2).
-`repairs`: three ways to a covariance. `gender`: two classes at epsilon 10, and a student on the test set (with
---validate on public rows instead). `picture`: real, reconstructed, fit and DP fit of Fashion-MNIST for the docs; CelebA
-may not be shown. The generator and the inversion network are public work: made once and kept in the cache.
+The public part of the train split is 3,400 people of black or brown hair, 400 of neither and 200 blond ones; the other
+4,000 rows are private, 970 of them blond. `shift`: the private blond people; FID to them and the share of blond people
+(by a discriminant on public rows) of the raw generator, of public images, of reconstructions and of fits. `clip`: error
+of mean and covariance against the clip norm, for FF and descent (the paper's Tables 1 and 2). `repairs`: three ways to
+a covariance. `gender`: two classes at epsilon 10, and a student on the test set (with --validate on public rows
+instead). `picture`: real, reconstructed, fit and DP fit of Fashion-MNIST for the docs; CelebA may not be shown. The
+generator and the inversion network are public work: made once and kept in the cache.
 """
 
 import argparse
-import json
 import os
-import platform
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
@@ -24,13 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import veilset.training  # noqa: F401  (thread settings, before torch)
 
 import torch  # isort: skip
+from machine import append  # isort: skip
 
 from veilset.core.files import write_whole
-from veilset.core.randomness import torch_generator
+from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Images
 from veilset.data.images import ImageSet
 from veilset.evaluate.features import Extractor, Features, scattering_extractor
@@ -50,20 +50,36 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("VEILSET_DATA") or ROOT.parent / "shared" / "data")
 RESULTS = Path(__file__).parent / "results" / "latent.jsonl"
 DELTA = 1e-5
-WOMEN, MEN = 3400, 600
+DARK, OTHERS, BLOND = 3400, 400, 200
 INVERSION = "latent-inversion.pt"
 SPACE = "latent-space.pt"
 
 
-def celeba() -> tuple[ImageSet, ImageSet]:
+Part = tuple[ImageSet, NDArray[np.bool_]]
+"""Records labelled by gender, and which of them are blond."""
+
+
+def celeba() -> tuple[Part, Part]:
     """The public and the private part of the train split."""
     pack = np.load(DATA / "celeba_32.npz")
     images, labels = pack["train_images"], pack["train_labels"].astype(np.int64)
+    has = dict(zip(map(str, pack["attr_names"]), pack["train_attrs"].T > 0, strict=True))
     order = np.random.default_rng(8).permutation(len(labels))
-    women, men = order[labels[order] == 0], order[labels[order] == 1]
-    public = np.sort(np.concatenate([women[:WOMEN], men[:MEN]]))
-    private = np.setdiff1d(order, public)
-    return tuple(ImageSet(images[rows], labels[rows], ("women", "men")) for rows in (public, private))  # type: ignore[return-value]
+    blond, dark = has["Blond_Hair"][order], (has["Black_Hair"] | has["Brown_Hair"])[order]
+    kinds = ((~blond & dark, DARK), (~blond & ~dark, OTHERS), (blond, BLOND))
+    public = np.sort(np.concatenate([order[kind][:count] for kind, count in kinds]))
+
+    def part(rows: NDArray[np.int64]) -> Part:
+        return ImageSet(images[rows], labels[rows], ("women", "men")), has["Blond_Hair"][rows]
+
+    return part(public), part(np.setdiff1d(order, public))
+
+
+def blond_alone() -> ImageSet:
+    """The private blond people, as one class."""
+    private, blond = celeba()[1]
+    images = private.images[blond]
+    return ImageSet(images, np.zeros(len(images), dtype=np.int64), ("blond",))
 
 
 def clothes() -> tuple[ImageSet, ImageSet]:
@@ -115,70 +131,69 @@ def released(
 
 
 class Judge:
-    """Linear discriminant analysis on public rows, both classes alike: is this a man?"""
+    """Linear discriminant analysis on public rows, both kinds alike: is this a blond person?"""
 
-    def __init__(self, features: Features, labels: np.ndarray) -> None:
-        means = np.stack([features[labels == label].mean(axis=0) for label in (0, 1)])
-        pooled = np.mean([np.cov(features[labels == label], rowvar=False) for label in (0, 1)], axis=0)
+    def __init__(self, features: Features, blond: NDArray[np.bool_]) -> None:
+        kinds = [features[~blond], features[blond]]
+        means = np.stack([kind.mean(axis=0) for kind in kinds])
+        pooled = np.cov(np.concatenate([kind - kind.mean(axis=0) for kind in kinds]), rowvar=False)
         self.weight = np.linalg.solve(pooled + 1e-6 * np.eye(len(pooled)), means[1] - means[0])
         self.middle = float(means.mean(axis=0) @ self.weight)
 
     def share(self, features: Features) -> float:
-        """The share that is called a man."""
+        """The share that is called blond."""
         return float((features @ self.weight > self.middle).mean())
 
 
 def shift(space: LatentSpace, folder: Path, seed: int, count: int, settings: Mapping[str, str]) -> list[dict[str, Any]]:
-    """FID to the private men and share of men, of the generator, the reconstructions and the fits."""
-    public, private = celeba()
+    """FID to the private blond people and share of blond ones, of the generator, the reconstructions and the fits."""
+    (public, public_blond), (private, private_blond) = celeba()
     extract: Extractor = scattering_extractor(3, 32)
-    men = private.subset(np.flatnonzero(private.labels == 1))
-    alone = ImageSet(men.images, men.labels * 0, ("men",))
-    judge = Judge(extract(public.images[::2]), public.labels[::2])
-    real = extract(men.images[:count])
-    others = extract(private.images[private.labels == 0][:count])
+    alone = blond_alone()
+    features = extract(public.images)
+    judge = Judge(features, public_blond)
+    real = extract(alone.images[:count])
+    others = extract(private.images[~private_blond][:count])
     accuracy = (judge.share(real) + 1 - judge.share(others)) / 2
-    codes = search_in(space, folder, SearchConfig())(torch.from_numpy(men.read(np.arange(count))))
-    sets: dict[str, Images] = {
-        "generator": _shown(space, space.draw(count, torch_generator(seed, "raw"))),
-        "generator, truncation 0.5": _shown(space, 0.5 * space.draw(count, torch_generator(seed, "raw"))),
-        "reconstructions (private, not released)": _shown(space, codes),
-        "fit without noise (private, not released)": released(
-            alone, public, folder, 1e6, count, seed, **settings
-        ).images,
-        "DP fit, epsilon 11": released(alone, public, folder, 11.0, count, seed, **settings).images,
-        "DP fit, epsilon 1": released(alone, public, folder, 1.0, count, seed, **settings).images,
+    codes = search_in(space, folder, SearchConfig())(torch.from_numpy(alone.read(np.arange(count))))
+    raw = space.draw(count, torch_generator(seed, "raw"))
+
+    def fit(epsilon: float) -> Features:
+        return extract(released(alone, public, folder, epsilon, count, seed, **settings).images)
+
+    sets: dict[str, Features] = {
+        "generator": extract(_shown(space, raw)),
+        "public images": features[numpy_generator(seed, "public").permutation(len(features))[:count]],
+        "reconstructions (private, not released)": extract(_shown(space, codes)),
+        "fit without noise (private, not released)": fit(1e6),
+        "DP fit, epsilon 11": fit(11.0),
+        "DP fit, epsilon 1": fit(1.0),
     }
-    lines = []
-    for name, images in sets.items():
-        features = extract(images)
-        lines.append(
-            {
-                "set": name,
-                "fid": round(frechet_distance(real, features), 2),
-                "men": round(judge.share(features), 4),
-                "images": count,
-                "records": len(men),
-                "judge_balanced_accuracy": round(accuracy, 4),
-                "men_among_real": round(judge.share(real), 4),
-            }
-        )
-    halves = frechet_distance(real[::2], real[1::2])
-    return [
-        *lines,
-        {"set": "one half of the real men against the other", "fid": round(halves, 2), "images": count // 2},
+    about = {"images": count, "records": len(alone), "judge_balanced_accuracy": round(accuracy, 4)}
+    lines = [
+        {"set": name, "fid": round(frechet_distance(real, found), 2), "blond": round(judge.share(found), 4)} | about
+        for name, found in (sets | {"the real ones": real}).items()
     ]
+    halves = {
+        "set": "one half of the real ones against the other",
+        "fid": round(frechet_distance(real[::2], real[1::2]), 2),
+    }
+    own = {
+        "set": "generator",
+        "to": "public images",
+        "fid": round(frechet_distance(sets["public images"], sets["generator"]), 2),
+    }
+    return [*lines, halves | {"images": count // 2}, own | {"images": count}]
 
 
 def clip(space: LatentSpace, folder: Path, seed: int, images: int, steps: int) -> list[dict[str, Any]]:
-    """Error of mean and covariance against the clip norm at epsilon 11, noise as for all private men."""
+    """Error of mean and covariance against the clip norm at epsilon 11, noise as for all private blond people."""
     from veilset.privacy.accounting import calibrate
     from veilset.privacy.budget import Budget
     from veilset.privacy.events import Event
 
-    _, private = celeba()
-    men = private.images[private.labels == 1]
-    shown = torch.from_numpy(men[:images].copy())
+    alone = blond_alone()
+    shown = torch.from_numpy(alone.read(np.arange(images)))
     noise = calibrate(Budget(11.0, DELTA), lambda noise: [Event(label="moments", noise_multiplier=noise)])
     searches = {
         "ff": SearchConfig(),
@@ -193,9 +208,9 @@ def clip(space: LatentSpace, folder: Path, seed: int, images: int, steps: int) -
         for quantile in (0.5, 0.75, 0.9, 0.99):
             norm = float(lengths.quantile(quantile))
             rows = MomentRows(size=space.size, clip_norm=norm, count_weight=0.0)
-            exact = rows(v).mean(dim=0) * len(men)
+            exact = rows(v).mean(dim=0) * len(alone)
             drawn = torch.randn(len(exact), generator=coins, dtype=torch.float64) * noise
-            moments = rows.read((exact + drawn)[None], len(men), noise)
+            moments = rows.read((exact + drawn)[None], len(alone), noise)
             lines.append(
                 {
                     "search": name,
@@ -216,25 +231,24 @@ def repairs(space: LatentSpace, folder: Path, seed: int) -> list[dict[str, Any]]
     from veilset.privacy.budget import Budget
     from veilset.privacy.events import Event
 
-    public, private = celeba()
+    (public, _), _ = celeba()
+    alone = blond_alone()
     search = search_in(space, folder, SearchConfig())
-    men = private.images[private.labels == 1]
-    v = search(torch.from_numpy(men.copy())).double()
+    v = search(torch.from_numpy(alone.images)).double()
     rows = MomentRows(size=space.size, clip_norm=float(v.norm(dim=1).quantile(0.99)), count_weight=0.0)
     found = search(torch.from_numpy(public.images[:2000].copy()))
     seen = Seen.of(found, rows)
     exact = rows(v).sum(dim=0)
-    truth = rows.read(exact[None], len(men), 1e-9).covariances[0]
+    truth = rows.read(exact[None], len(alone), 1e-9).covariances[0]
     lines = []
     for epsilon in (1.0, 11.0):
         noise = calibrate(Budget(epsilon, DELTA), lambda noise: [Event(label="moments", noise_multiplier=noise)])
         drawn = torch.randn(len(exact), generator=torch_generator(seed, "repairs"), dtype=torch.float64) * noise
-        moments = rows.read((exact + drawn)[None], len(men), noise)
+        moments = rows.read((exact + drawn)[None], len(alone), noise)
         chosen: tuple[Repair, ...] = ("replace", "linear", "spiked")
         errors = {
             repair: round(
-                float((positive(seen.covariance + moments.deviations_from(seen.covariance, repair)[0]) - truth).norm()),
-                3,
+                float((positive(seen.covariance + moments.deviations_from(seen, repair)[0]) - truth).norm()), 3
             )
             for repair in chosen
         }
@@ -244,7 +258,7 @@ def repairs(space: LatentSpace, folder: Path, seed: int) -> list[dict[str, Any]]
 
 def gender(folder: Path, seed: int, count: int, validate: bool, settings: Mapping[str, str]) -> list[dict[str, Any]]:
     """Two classes at epsilon 10, and a student of the release."""
-    public, private = celeba()
+    (public, _), (private, _) = celeba()
     release = released(private, public, folder, 10.0, count, seed, **settings)
     pack = np.load(DATA / "celeba_32.npz")
     test = public if validate else ImageSet(pack["test_images"], pack["test_labels"].astype(np.int64), ("women", "men"))
@@ -265,13 +279,15 @@ def gender(folder: Path, seed: int, count: int, validate: bool, settings: Mappin
     ]
 
 
-def picture(cache: Path, steps: int, inversion_steps: int, seed: int) -> list[dict[str, Any]]:
+def picture(
+    cache: Path, steps: int, inversion_steps: int, seed: int, settings: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """Real | reconstructed | fit | DP fit of Fashion-MNIST, for the docs."""
     public, private = clothes()
     space = prepared("fashion", public, steps, inversion_steps, cache)
     folder = cache / f"fashion-{steps}-{inversion_steps}"
     codes = search_in(space, folder, SearchConfig())(torch.from_numpy(private.read(np.arange(48))))
-    fits = [released(private, public, folder, epsilon, len(private), seed).images for epsilon in (1e6, 1.0)]
+    fits = [released(private, public, folder, epsilon, len(private), seed, **settings).images for epsilon in (1e6, 1.0)]
     raw = _shown(space, space.draw(len(private), torch_generator(seed, "raw")))
     sets = [private.images[:48], _shown(space, codes), *fits]
     write_whole(ROOT / "docs" / "images" / "latent-fashion.png", png_of(beside(sets)))
@@ -307,13 +323,12 @@ def main() -> None:
     asked = parser.parse_args()
     settings = dict(pair.split("=", 1) for pair in asked.set)
     folder = asked.cache / f"celeba-{asked.steps}-{asked.inversion_steps}"
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
     for part in asked.parts:
         processor = time.process_time()
         if part == "picture":
-            lines = picture(asked.cache, asked.steps, asked.inversion_steps, asked.seed)
+            lines = picture(asked.cache, asked.steps, asked.inversion_steps, asked.seed, settings)
         else:
-            space = prepared("celeba", celeba()[0], asked.steps, asked.inversion_steps, asked.cache)
+            space = prepared("celeba", celeba()[0][0], asked.steps, asked.inversion_steps, asked.cache)
             if part == "shift":
                 lines = shift(space, folder, asked.seed, asked.compared, settings)
             elif part == "clip":
@@ -332,13 +347,9 @@ def main() -> None:
             "generator_steps": asked.steps,
             "inversion_steps": asked.inversion_steps,
             "cpu_seconds": round(time.process_time() - processor),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
-            "commit": commit.stdout.strip(),
         }
-        with asked.out.open("a", encoding="utf-8") as file:
-            for line in lines:
-                print(json.dumps(line), flush=True)
-                file.write(json.dumps(about | line) + "\n")
+        for line in lines:
+            append(about | line, asked.out)
 
 
 if __name__ == "__main__":

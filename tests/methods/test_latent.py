@@ -156,33 +156,32 @@ def strange_images(count: int) -> np.ndarray:
     return images
 
 
-@pytest.mark.parametrize("groups", [False, True])
-def test_one_unit_more_moves_the_sum_by_at_most_the_sensitivity(groups: bool) -> None:
-    """The whole noise-free sum of all classes, on neighbouring vaults."""
+@pytest.mark.parametrize(("groups", "components"), [(False, 1), (True, 1), (True, 2)])
+def test_one_unit_more_moves_the_sum_by_at_most_the_sensitivity(groups: bool, components: int) -> None:
+    """The whole noise-free sum of all classes, and of all components in each round, on neighbouring vaults."""
     count = 6
     images, labels = strange_images(count), np.array([0, 1, 0, 0, 1, 1])
     owners = np.array([0, 0, 1, 1, 2, 2]) if groups else None
-    method = Latent.configure("fast", SMALL)
-    seen: list[Tensor] = []
+    method = Latent.configure("fast", {**SMALL, "components": str(components), "rounds": "2"})
+    seen: list[list[Tensor]] = []
 
     class Watched(Session):
         def gaussian_sum(self, per_image, **options):  # type: ignore[no-untyped-def]
-            seen.append(super().gaussian_sum(per_image, **options))
-            self.bound = options["clip_norm"]
-            return seen[-1]
+            seen[-1].append(super().gaussian_sum(per_image, **options))
+            assert options["clip_norm"] == pytest.approx(math.sqrt(1.01))
+            return seen[0][len(seen[-1]) - 1]  # both worlds go on from one release
 
-    bound = 0.0
     for rows in (slice(0, 6), slice(0, 4 if groups else 5)):
         part = ImageSet(images[rows], labels[rows], ("a", "b"), None if owners is None else owners[rows])
         vault = Vault(part, unit="group" if groups else "record")
         vault.facts = replace(vault.facts, units=1000)
         plan = method.plan(vault.facts, Budget(1.0, 1e-5))
-        session = Watched(vault, plan, MemoryLedger(), Scripted())
-        method.fit(session, ImageSet(strange_images(40), np.arange(40) % 2), Context())
-        bound = session.bound
-    moved = float((seen[0] - seen[1]).norm())
-    assert bound == pytest.approx(math.sqrt(1.01))
-    assert 0.1 < moved <= bound * (1 + 1e-6)
+        seen.append([])
+        public = ImageSet(strange_images(40), np.arange(40) % 2)
+        method.fit(Watched(vault, plan, MemoryLedger(), Scripted()), public, Context())
+    assert len(seen[0]) == (3 if components > 1 else 1)
+    for one, other in zip(*seen, strict=True):
+        assert 0.1 < float((one - other).norm()) <= math.sqrt(1.01) * (1 + 1e-6)
 
 
 def test_a_private_clip_norm_costs_its_share_and_no_more() -> None:
@@ -193,6 +192,36 @@ def test_a_private_clip_norm_costs_its_share_and_no_more() -> None:
         assert 0.99 <= epsilon_of(plan.events, 1e-5) <= 1.0
     first, second = (event.noise_multiplier for event in two.events)
     assert (second / first) ** 2 == pytest.approx(0.25)
+
+
+def test_the_rounds_of_a_mixture_cost_together_what_one_gaussian_costs() -> None:
+    settings = {"components": "3", "rounds": "4", "clip": "private"}
+    plan = Latent.configure("default", settings).plan(FACTS, Budget(1.0, 1e-5))
+    assert [event.label for event in plan.events] == ["latent clip norm", "latent moments", *["latent components"] * 4]
+    assert 0.99 <= epsilon_of(plan.events, 1e-5) <= 1.0
+
+
+def heaps(count: int, seed: int) -> np.ndarray:
+    """Two heaps with nothing between them."""
+    side = np.where(np.random.default_rng(seed).random(count) < 0.3, -1.5, 1.5)
+    return 0.4 * population(count, seed) + side[:, None] * np.eye(LENGTH)[0]
+
+
+def test_a_mixture_beats_one_gaussian_where_there_are_two_heaps() -> None:
+    """By the share of samples that fall between the heaps, where no record is, and by the heaps' sizes."""
+    first = {}
+    for components in (1, 2):
+        method = ExactLatent.configure("default", {"components": str(components), "draws": "gaussian"})
+        vault = Vault(ImageSet(shown(heaps(3000, 0)), np.zeros(3000, dtype=np.int64)))
+        plan = method.plan(vault.facts, Budget(2.0, 1e-6))
+        method.fit(Session(vault, plan, MemoryLedger(), NoiseSource(0)), None, Context())
+        search = ExactSearch(method._space, None, SearchConfig(start="average"))
+        v = search(torch.from_numpy(method.sample(2000).images))
+        first[components] = method._space.latents(v).numpy()[:, 0]
+    between = {components: float((np.abs(w) < 0.5).mean()) for components, w in first.items()}
+    assert between[1] > 0.15
+    assert between[2] < 0.04
+    assert float((first[2] < 0).mean()) == pytest.approx(0.3, abs=0.06)
 
 
 def test_fewer_units_or_less_epsilon_estimate_fewer_directions() -> None:
@@ -302,6 +331,7 @@ def test_a_run_that_was_stopped_goes_on_with_its_generator_and_its_paid_sum(
         ({"search": "best"}, "Expected search"),
         ({"inversion_steps": "0"}, "inversion_steps >= 1"),
         ({"clip_quantile": "1"}, "between 0 and 1"),
+        ({"components": "0"}, "components >= 1"),
         ({"truncation": "3"}, "truncation"),
     ],
 )
@@ -310,7 +340,7 @@ def test_bad_settings_are_refused(settings: dict[str, str], message: str) -> Non
         Latent.configure("default", settings)
 
 
-@pytest.mark.parametrize("settings", [{"clip": "private"}, {"restore": "spread", "repair": "linear"}])
+@pytest.mark.parametrize("settings", [{"clip": "private"}, {"restore": "spread", "components": "2"}])
 def test_the_options_run(settings: dict[str, str], tmp_path: Path) -> None:
     job = Job(method="latent", epsilon=8.0, preset="fast", settings={**SMALL, **settings}, samples=20)
     release = run(Vault(records()), job, workspace=tmp_path / "run", public=records(40))

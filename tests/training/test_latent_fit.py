@@ -95,6 +95,7 @@ def spiked(size: int, noise: float, seed: int) -> tuple[torch.Tensor, Moments]:
         counts=torch.tensor([1e9]).double(),
         means=torch.zeros(1, size).double(),
         covariances=noisy[None],
+        mean_noises=torch.zeros(1).double(),
         noises=torch.tensor([noise]).double(),
     )
 
@@ -104,10 +105,11 @@ def test_shrinking_beats_replacing_negative_eigenvalues(noise: float) -> None:
     """The three repairs, by squared error over twenty draws; see docs/latent.md."""
     errors = dict.fromkeys(("replace", "linear", "spiked"), 0.0)
     one = torch.eye(30, dtype=torch.float64)
+    public = Seen(mean=torch.zeros(30).double(), covariance=one)
     for seed in range(20):
         truth, moments = spiked(30, noise, seed)
         for repair in errors:
-            found = positive(one + moments.deviations_from(one, repair)[0])  # type: ignore[arg-type]
+            found = positive(one + moments.deviations_from(public, repair)[0])  # type: ignore[arg-type]
             errors[repair] += float((found - truth).square().sum())
     assert errors["spiked"] < 0.5 * errors["linear"] < 0.5 * errors["replace"]
 
@@ -119,9 +121,11 @@ def test_pure_noise_is_shrunk_away() -> None:
         counts=torch.tensor([1e9]).double(),
         means=torch.zeros(1, 40).double(),
         covariances=(one + (half + half.T) / math.sqrt(2))[None],
+        mean_noises=torch.zeros(1).double(),
         noises=torch.tensor([0.2]).double(),
     )
-    assert float(moments.deviations_from(one, "spiked").norm()) < 0.3 * float((half + half.T).norm() / math.sqrt(2))
+    public = Seen(mean=torch.zeros(40).double(), covariance=one)
+    assert float(moments.deviations_from(public, "spiked").norm()) < 0.3 * float((half + half.T).norm() / math.sqrt(2))
 
 
 def test_positive_and_root() -> None:
@@ -144,13 +148,35 @@ def test_what_the_inversion_loses_is_undone() -> None:
     seen = Seen.of(answers(normals(count, size, seed=1), 2), rows)
     shift, deviations = torch.tensor([1.0, -1.0, 0.5]).double(), torch.tensor([0.5, 1.5, 1.0]).double()
     private = answers(shift + deviations * normals(count, size, seed=3), 4)
-    means, found = seen.undone(
-        private.mean(dim=0)[None], (torch.cov(private.T) - seen.covariance)[None], amplified=True
-    )
+    shown = private.mean(dim=0)[None], torch.cov(private.T)[None]
+    means, covariances = seen.undone(*shown, amplified=True)
     assert torch.allclose(means[0], shift, atol=0.02)
-    assert torch.allclose(torch.eye(size) + found[0], torch.diag(deviations.square()), atol=0.05)
-    plain, _ = seen.undone(private.mean(dim=0)[None], found, amplified=False)
+    assert torch.allclose(covariances[0], torch.diag(deviations.square()), atol=0.05)
+    plain, _ = seen.undone(*shown, amplified=False)
     assert float((plain[0] - shift).norm()) > 0.3
+
+
+def test_means_are_shrunk_by_what_noise_explains() -> None:
+    """Over many draws the shrunk mean is nearer to the truth, and little noise leaves it alone."""
+    truth = 0.3 * torch.ones(20).double()
+    public = Seen(mean=torch.zeros(20).double(), covariance=torch.eye(20).double())
+
+    def error(noise: float, repair: str) -> float:
+        total = 0.0
+        for seed in range(20):
+            moments = Moments(
+                counts=torch.tensor([1e9]).double(),
+                means=(truth + noise * normals(20, seed=seed))[None],
+                covariances=public.covariance[None],
+                mean_noises=torch.tensor([noise]).double(),
+                noises=torch.zeros(1).double(),
+            )
+            shift = moments.shifts_from(public, repair)  # type: ignore[arg-type]
+            total += float((shift[0] - truth).square().sum())
+        return total
+
+    assert error(0.5, "linear") < 0.6 * error(0.5, "replace")
+    assert error(0.01, "linear") == pytest.approx(error(0.01, "replace"), rel=0.1)
 
 
 def test_samples_have_the_fitted_moments_and_the_rest_stays_public() -> None:

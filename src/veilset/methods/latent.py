@@ -7,13 +7,15 @@ by public samples; what the inversion loses is undone by what it loses on public
 towards the public one. The preset `paper` does without the last three.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity sqrt(1 + b^2) of the sum (b counts; training/
-latent_fit.py) and 1 of the optional histogram; events one Gaussian each, un-subsampled; assumes that generator, search
-and coordinates come from public data, which `fit` shows. docs/latent.md has the argument.
+latent_fit.py), the same of each round of an optional mixture (latent_mixture.py) and 1 of the optional histogram;
+events one Gaussian each, un-subsampled; assumes that generator, search and coordinates come from public data, which
+`fit` shows. docs/latent.md has the argument.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -34,11 +36,13 @@ from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.vault import PublicFacts
 from veilset.training.latent_fit import ClassLatents, Discriminant, MomentRows, Repair, Seen, direction_count
+from veilset.training.latent_mixture import MeanRows, Mixture
 from veilset.training.latent_search import InversionConfig, LatentSearch, SearchName, search_named, train_inversion
 from veilset.training.latent_space import LatentSpace
 from veilset.training.style_training import PRESETS, train_generator
 
-_MOMENTS, _CLIP = "latent moments", "latent clip norm"
+_MOMENTS, _CLIP, _COMPONENTS = "latent moments", "latent clip norm", "latent components"
+_COMPONENTS_SHARE = 0.2  # of the privacy for the rounds of a mixture; the covariance needs the rest
 _COUNT_WEIGHT = 0.1
 _PUBLIC_SAMPLES = 2000
 _EDGES = 64  # of the histogram for the clip norm
@@ -62,6 +66,8 @@ class LatentConfig(Config):
             weak and with a strong one) or "average" (descent from the average latent).
         inversion_steps: at most so many steps of the inversion network.
         dimensions: directions to estimate; 0 leaves it to a rule on units, classes and noise.
+        components: Gaussians of each class, of one covariance; more than one by expectation-maximisation.
+        rounds: of that, each one more release.
         clip: "public" (a quantile of public samples) or "private" (a paid quantile of the private lengths).
         clip_quantile: that quantile.
         clip_share: share of the privacy for a private quantile.
@@ -79,6 +85,8 @@ class LatentConfig(Config):
     search: SearchName = "ff"
     inversion_steps: int = 2000
     dimensions: int = 0
+    components: int = 1
+    rounds: int = 3
     clip: Literal["public", "private"] = "public"
     clip_quantile: float = 0.9
     clip_share: float = 0.1
@@ -97,6 +105,8 @@ class LatentConfig(Config):
                 "Expected inversion_steps >= 1, dimensions >= 0 and generator_steps >= 0, "
                 f"got {self.inversion_steps}, {self.dimensions} and {self.generator_steps}."
             )
+        if min(self.components, self.rounds) < 1:
+            raise InputError(f"Expected components >= 1 and rounds >= 1, got {self.components} and {self.rounds}.")
         for name in ("clip_quantile", "clip_share"):
             if not 0 < getattr(self, name) < 1:
                 raise InputError(f"Expected {name} between 0 and 1, got {getattr(self, name)}.")
@@ -132,18 +142,22 @@ class Latent(Method):
         return not self.config.generator
 
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
-        """One Gaussian for the moments and, for a private clip norm, one for its histogram."""
+        """One Gaussian for the moments, each round of a mixture, and the histogram for a private clip norm."""
         latent_size = self._check_form(facts)
-        share = self.config.clip_share if self.config.clip == "private" else 0.0
+        config = self.config
+        shares = [(_CLIP, config.clip_share)] if config.clip == "private" else []
+        left = 1 - sum(share for _, share in shares)
+        rounds = config.rounds if config.components > 1 else 0
+        moments = left * (1 - _COMPONENTS_SHARE) if rounds else left
+        shares += [(_MOMENTS, moments), *[(_COMPONENTS, left * _COMPONENTS_SHARE / max(rounds, 1))] * rounds]
 
         def events(noise: float) -> list[Event]:
-            # Two full Gaussian sums of noise s/sqrt(q) and s/sqrt(1-q) cost exactly what one of noise s costs.
-            moments = Event(label=_MOMENTS, noise_multiplier=noise / math.sqrt(1 - share))
-            return [Event(label=_CLIP, noise_multiplier=noise / math.sqrt(share)), moments] if share else [moments]
+            # Full Gaussian sums of noise s/sqrt(q), with q adding up to 1, cost exactly what one of noise s costs.
+            return [Event(label=label, noise_multiplier=noise / math.sqrt(share)) for label, share in shares]
 
-        spent = events(calibrate(budget, events))
-        size = self._directions(facts, spent[-1].noise_multiplier, latent_size)
-        return Plan(budget=budget, events=tuple(spent), facts={"directions estimated": size, "of": latent_size})
+        noise = calibrate(budget, events)
+        size = self._directions(facts, noise / math.sqrt(moments), latent_size)
+        return Plan(budget=budget, events=tuple(events(noise)), facts={"directions estimated": size, "of": latent_size})
 
     def fit(self, session: Session, public: Records | None, context: Context) -> None:
         """Find latents inside the sum, and read Gaussians off its noisy result."""
@@ -177,40 +191,47 @@ class Latent(Method):
             noise_multiplier=noise,
             by_class=by_class,
         )
-
-        # 3. Gaussians of each class; everything from here on is post-processing.
         moments = rows.read(sums if by_class else sums[None], facts.units, noise)
         seen = Seen.of(found, rows)
-        deviations = moments.deviations_from(seen.covariance, self.config.repair)
+        means = seen.mean + moments.shifts_from(seen, self.config.repair)
+        covariances = seen.covariance + moments.deviations_from(seen, self.config.repair)
+        coins = torch_generator(context.seed, "latent components")
+        mixture = Mixture.of(means, covariances, self.config.components, coins)
+        if self.config.components > 1:
+            mixture = self._moved(mixture, session, search, clip_norm)
+
+        # 3. The populations behind what the search finds; everything from here on is post-processing.
         shares = moments.counts / moments.counts.sum()
         if self.config.balanced:
             shares = torch.full_like(shares, 1 / facts.classes)
-        self._discriminant = Discriminant.of(shares, moments.means, seen.covariance + deviations)
-        means, covariances = moments.means, seen.covariance + deviations
+        shares = (shares[:, None] * mixture.shares).flatten()
+        means = mixture.means.flatten(0, 1)
+        covariances = mixture.covariances.repeat_interleave(self.config.components, dim=0)
+        self._discriminant = Discriminant.of(shares, means, covariances)
         if self.config.restore != "none":
-            means, deviations = seen.undone(means, deviations, amplified=self.config.restore == "shift")
-            covariances = torch.eye(size, dtype=torch.float64) + deviations
+            means, covariances = seen.undone(means, covariances, amplified=self.config.restore == "shift")
         self._latents = ClassLatents.of(shares, means, covariances, space.size)
         self._space, self._search, self._size, self._clip_norm = space, search, size, clip_norm
 
     def sample(self, count: int, seed: int = 0) -> Samples:
-        """4. Draw latents of each class, show their images, and label what is stored."""
+        """4. Draw latents of each component, show their images, and label what is stored."""
         if not hasattr(self, "_latents"):
             raise self.not_fitted()
         shares = self._latents.shares.double().numpy()
-        drawn = numpy_generator(seed, "latent classes").choice(len(shares), size=count, p=shares / shares.sum())
+        drawn = numpy_generator(seed, "latent components").choice(len(shares), size=count, p=shares / shares.sum())
         coins = torch_generator(seed, "latent samples")
         images, soft = [], []
         for start in range(0, count, _AT_ONCE):
-            classes = torch.from_numpy(drawn[start : start + _AT_ONCE])
-            own = self._space.draw(len(classes), coins).cpu()
+            chosen = torch.from_numpy(drawn[start : start + _AT_ONCE])
+            own = self._space.draw(len(chosen), coins).cpu()
             standard = own if self.config.draws == "own" else torch.randn(own.shape, generator=coins)
-            v = self._latents.place(standard, classes, self.config.truncation)
+            v = self._latents.place(standard, chosen, self.config.truncation)
             pictures = self._space.stored(v.to(self._space.centre.device)).permute(0, 2, 3, 1)
             # The discriminant was fitted to what the search finds, so it judges that; a descent finds about v itself.
             answers = self._search(pictures) if self._search.config.steps == 0 else v
             images.append(pictures)
-            soft.append(self._discriminant.probabilities(answers[:, : self._size]))
+            likely = self._discriminant.probabilities(answers[:, : self._size])
+            soft.append(likely.reshape(len(chosen), -1, self.config.components).sum(dim=2))
         soft_labels = torch.cat(soft).float().numpy()
         return Samples(
             images=np.ascontiguousarray(torch.cat(images).numpy()),
@@ -230,9 +251,25 @@ class Latent(Method):
             "kind": "veilset.methods.latent:rebuild_sampler",
             "generator": description_of(space.generator),
             "directions": self._size,
+            "components": self.config.components,
             "clip_norm": self._clip_norm,
         }
         return {"generator": ReleasedModel(weights=weights, description=description)}
+
+    def _moved(self, mixture: Mixture, session: Session, search: LatentSearch, clip_norm: float) -> Mixture:
+        """2b. Expectation-maximisation: each round sums what the components, already known, share out."""
+        noise, by_class = session.planned(_COMPONENTS).noise_multiplier, session.facts.classes > 1
+        rows = MeanRows(size=mixture.means.shape[2], clip_norm=clip_norm, count_weight=_COUNT_WEIGHT)
+        for _ in range(self.config.rounds):
+            sums = session.gaussian_sum(
+                partial(_shared_out, search, mixture, rows),
+                label=_COMPONENTS,
+                clip_norm=rows.sensitivity,
+                noise_multiplier=noise,
+                by_class=by_class,
+            )
+            mixture = mixture.moved(sums if by_class else sums[None], rows, noise)
+        return mixture
 
     def _check_form(self, facts: PublicFacts) -> int:
         """Refuse images that the generator cannot make; the length of its latents."""
@@ -318,6 +355,10 @@ class Latent(Method):
         return torch.cat([search(part) for part in torch.split(pictures, _AT_ONCE)])
 
 
+def _shared_out(search: LatentSearch, mixture: Mixture, rows: MeanRows, images: Tensor, labels: Tensor) -> Tensor:
+    return mixture.rows(rows, search(images), labels)
+
+
 def _require_shape(public: Records, shape: tuple[int, int, int]) -> None:
     if tuple(public.shape) != tuple(shape):
         raise InputError(f"Expected public images of {tuple(shape)}, got {public.shape}. Pass --size.")
@@ -328,7 +369,10 @@ def _kept(context: Context, name: str) -> Path | None:
 
 
 def rebuild_sampler(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[LatentSpace, ClassLatents]:
-    """The generator's coordinates and the Gaussians of a release: `space.stored(latents.place(z, classes))`."""
+    """The generator's coordinates and the Gaussians of a release: `space.stored(latents.place(z, chosen))`.
+
+    Gaussian i is of class i // components.
+    """
 
     def part(prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}

@@ -77,8 +77,7 @@ class MomentRows:
 
     def __call__(self, v: Tensor) -> Tensor:
         """Rows (b, k + k(k+1)/2 [+ 1]) of coordinates (b, d), in float64."""
-        kept = v[:, : self.size].double()
-        u = kept / kept.norm(dim=1, keepdim=True).clamp(min=self.clip_norm)
+        u = clipped(v[:, : self.size], self.clip_norm) / self.clip_norm
         parts = [self.mean_weight * u, self.second_weight * svec(u)]
         if self.count_weight:
             parts.append(torch.full_like(u[:, :1], self.count_weight))
@@ -95,12 +94,13 @@ class MomentRows:
         pairs = self.size * (self.size + 1) // 2
         seconds = self.clip_norm**2 * smat(sums[:, self.size : self.size + pairs], self.size)
         seconds = seconds / self.second_weight / counts[:, None, None]
-        of_an_entry = noise_multiplier * self.sensitivity * self.clip_norm**2 / self.second_weight / math.sqrt(2)
+        spread = noise_multiplier * self.sensitivity * self.clip_norm / counts
         return Moments(
             counts=counts,
             means=means,
             covariances=seconds - means[:, :, None] * means[:, None, :],
-            noises=of_an_entry / counts,
+            mean_noises=spread / self.mean_weight,
+            noises=spread * self.clip_norm / self.second_weight / math.sqrt(2),
         )
 
 
@@ -111,16 +111,36 @@ class Moments:
     counts: Tensor  # (classes,)
     means: Tensor  # (classes, k)
     covariances: Tensor  # (classes, k, k), symmetric, perhaps not positive
-    noises: Tensor  # (classes,): deviation of the privacy noise on an entry off the diagonal
+    mean_noises: Tensor  # (classes,): deviation of the privacy noise on a number of the mean
+    noises: Tensor  # (classes,): and on an entry of the covariance off the diagonal
 
-    def deviations_from(self, public: Tensor, repair: Repair) -> Tensor:
+    # Finite samples move a mean like noise of variance v/m and an entry of a covariance like v^2/m, where variances are
+    # about v, that of the public.
+
+    def shifts_from(self, public: "Seen", repair: Repair) -> Tensor:
+        """Means less the public one, (classes, k), scaled by the share of them that noise does not explain."""
+        shifts = self.means - public.mean
+        if repair == "replace":
+            return shifts
+        expected = (self.mean_noises.square() + public.variance / self.counts) * shifts.shape[1]
+        return torch.stack([scaled(d, e) for d, e in zip(shifts, expected.tolist(), strict=True)])
+
+    def deviations_from(self, public: "Seen", repair: Repair) -> Tensor:
         """Covariances less the public one, (classes, k, k), with as little noise as `repair` manages to leave."""
-        # Finite samples move an entry like noise of variance 1/m, where variances are about that of the public.
-        typical = float(public.diagonal().mean())
-        spreads = (self.noises.square() + typical**2 / self.counts).sqrt()
-        return torch.stack(
-            [_repaired(c - public, s, repair) for c, s in zip(self.covariances, spreads.tolist(), strict=True)]
-        )
+        deviations = self.covariances - public.covariance
+        spreads = (self.noises.square() + public.variance**2 / self.counts).sqrt()
+        return torch.stack([_repaired(d, s, repair) for d, s in zip(deviations, spreads.tolist(), strict=True)])
+
+
+def scaled(deviation: Tensor, expected: float) -> Tensor:
+    """`deviation`, whose square noise makes `expected` larger, scaled by the share that noise does not explain."""
+    return deviation * max(0.0, 1 - expected / max(float(deviation.square().sum()), 1e-300))
+
+
+def clipped(v: Tensor, clip_norm: float) -> Tensor:
+    """Coordinates (b, k) no longer than `clip_norm`, in float64."""
+    shorter: Tensor = clip_norm / v.double().norm(dim=1, keepdim=True).clamp(min=clip_norm)
+    return v * shorter
 
 
 def svec(u: Tensor) -> Tensor:
@@ -151,8 +171,7 @@ def _repaired(deviation: Tensor, spread: float, repair: Repair) -> Tensor:
         return deviation
     size = len(deviation)
     if repair == "linear":
-        expected = spread**2 * size * (size + 1)
-        return deviation * max(0.0, 1 - expected / max(float(deviation.square().sum()), 1e-300))
+        return scaled(deviation, spread**2 * size * (size + 1))
     values, vectors = torch.linalg.eigh(deviation)
     shrunk = values.sign() * (values.square() - 4 * spread**2 * size).clamp(min=0).sqrt()
     return _recomposed(shrunk, vectors)
@@ -185,31 +204,36 @@ class Seen:
     @classmethod
     def of(cls, found: Tensor, rows: MomentRows) -> "Seen":
         """By coordinates (b, d) that the search found for public images, clipped as private ones are."""
-        v = found[:, : rows.size].double()
-        v = v * (rows.clip_norm / v.norm(dim=1, keepdim=True).clamp(min=rows.clip_norm))
+        v = clipped(found[:, : rows.size], rows.clip_norm)
         return cls(mean=v.mean(dim=0), covariance=torch.cov(v.T).reshape(rows.size, rows.size))
 
-    def undone(self, means: Tensor, deviations: Tensor, *, amplified: bool) -> tuple[Tensor, Tensor]:
-        """Shifts and deviations, from mean 0 and covariance 1, of the population behind those that the search shows.
+    @property
+    def variance(self) -> float:
+        """That of a usual direction."""
+        return float(self.covariance.diagonal().mean())
+
+    def undone(self, means: Tensor, covariances: Tensor, *, amplified: bool) -> tuple[Tensor, Tensor]:
+        """Means and covariances of the populations behind those that the search shows.
 
         An inversion network answers with the expected v, which is pulled towards the public mean. If v is normal and
         what the network sees of it is linear, its answers have covariance C for public images, a shift d of the
         population shows as C d, and a deviation D as C D C: `amplified` undoes that, but not where next to nothing is
         seen.
         """
-        if not amplified:
-            return means - self.mean, deviations
-        inverse = torch.linalg.inv(positive(self.covariance, _LEAST_SEEN))
-        return (means - self.mean) @ inverse, inverse @ deviations @ inverse
+        shifts, deviations = means - self.mean, covariances - self.covariance
+        if amplified:
+            inverse = torch.linalg.inv(positive(self.covariance, _LEAST_SEEN))
+            shifts, deviations = shifts @ inverse, inverse @ deviations @ inverse
+        return shifts, deviations + torch.eye(shifts.shape[1], dtype=shifts.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassLatents:
-    """A Gaussian of coordinates for each class: what is released beside the generator."""
+    """A Gaussian of coordinates for each class, or several side by side: what is released beside the generator."""
 
-    shares: Tensor  # (classes,)
-    means: Tensor  # (classes, d)
-    roots: Tensor  # (classes, d, d): symmetric roots of the covariances
+    shares: Tensor  # (gaussians,)
+    means: Tensor  # (gaussians, d)
+    roots: Tensor  # (gaussians, d, d): symmetric roots of the covariances
 
     @classmethod
     def of(cls, shares: Tensor, means: Tensor, covariances: Tensor, latent_size: int) -> "ClassLatents":
@@ -221,9 +245,9 @@ class ClassLatents:
         roots[:, :size, :size] = torch.stack([symmetric_root(positive(c)) for c in covariances])
         return cls(shares=shares.float(), means=whole_means.float(), roots=roots.float())
 
-    def place(self, standard: Tensor, classes: Tensor, truncation: float = 1.0) -> Tensor:
-        """Coordinates (b, d) of these classes from rows of mean 0 and covariance 1; truncation pulls them together."""
-        return self.means[classes] + truncation * torch.einsum("bij,bj->bi", self.roots[classes], standard)
+    def place(self, standard: Tensor, chosen: Tensor, truncation: float = 1.0) -> Tensor:
+        """Coordinates (b, d) of these Gaussians from rows of mean 0 and covariance 1; truncation pulls them in."""
+        return self.means[chosen] + truncation * torch.einsum("bij,bj->bi", self.roots[chosen], standard)
 
 
 @dataclass(frozen=True, kw_only=True)
