@@ -38,7 +38,8 @@ ATTACKS = ("confidence", "entropy", "modified-entropy", "label-only", "learned-b
 PUBLIC = {"mnist": "fashion_mnist", "cifar10_15k": "tinyimagenet_32"}
 EPSILON = 10.0
 # A vault of a few thousand records fills no larger batches.
-PLDK = {"expert_steps": "80", "expert_batch": "512", "expert_every": "4", "network_batch": "1024"}
+PLDK = {"network_batch": "1024", "networks": "20"}
+PUBLISHED = {"start": "real", "expert_steps": "100", "expert_every": "5"}
 
 
 def load(name: str, count: int, seed: int) -> tuple[Data, ImageSet, ImageSet]:
@@ -77,7 +78,7 @@ ROWS: dict[str, Callable[[Data, int], nn.Module]] = {
     "weight decay, label smoothing": defences.regularised,
     "adversarial regularisation": defences.adversarial_regularisation,
     "DMP, public images": defences.membership_privacy_distillation,
-    "pldk as published": released("pldk", PLDK, as_published=True),
+    "pldk as published": released("pldk", PUBLISHED, as_published=True),
     "DP-SGD, epsilon 10": lambda data, seed: defences.private_sgd(data, seed, epsilon=EPSILON, delta=DELTA),
     "PATE, epsilon 10": released("pate", {}, preset="fast"),
     "pldk, epsilon 10": released("pldk", PLDK),
@@ -105,7 +106,7 @@ def measure(name: str, row: str, seed: int, count: int) -> dict[str, Any]:
         "network": f"{defences.NETWORK}, width {defences.WIDTH}" if "PATE" not in row else "convnet",
         "epsilon": EPSILON if "epsilon" in row else None,
         "delta": DELTA if "epsilon" in row else None,
-        "settings": PLDK if row.startswith("pldk") else {},
+        "settings": {"pldk as published": PUBLISHED, "pldk, epsilon 10": PLDK}.get(row, {}),
         "accuracy": accuracy(test),
         "accuracy_on_members": accuracy(data.members),
         "attacks": [

@@ -102,6 +102,7 @@ AUDITS: dict[str, tuple[MethodAudit, ...]] = {
             form="expert and teacher",
             settings={
                 **_DISTILLED,
+                "matching": "trajectory",
                 "expert_steps": "4",
                 "expert_every": "1",
                 "iterations": "1",

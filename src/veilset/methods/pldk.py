@@ -40,13 +40,15 @@ from veilset.training.gan_health import soft_labels_of
 from veilset.training.gan_release import plan_labels, train_labels
 from veilset.training.knowledge import StudentConfig, train_student
 from veilset.training.plain import train_classifier
+from veilset.training.recipe import TrainingConfig
 from veilset.training.starts import starting_images
 from veilset.training.trajectories import Matching, MatchingConfig, Trajectory, train_plain_expert
 
 _EXPERT, _CONDENSATION = "expert", "condensation"
+_TEACHER_EPOCHS = 4
 Start = Literal["auto", "noise", "drawn", "public", "release", "real"]
 Plain = tuple[Images, Labels]
-Match = Literal["trajectory", "distribution", "gradient"]
+Match = Literal["auto", "trajectory", "distribution", "gradient"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,8 @@ class PldkConfig(Config, MatchingConfig, CondensationConfig, StudentConfig):
 
     Args:
         matching: what images are led by: the "trajectory" of experts, or class means ("distribution") or class
-            gradients ("gradient") of networks that are not trained on private images.
+            gradients ("gradient") of networks that are not trained on private images. "auto" is the trajectory as
+            published, and else class means, which noise and a small machine hurt least (docs/pldk.md).
         images_per_class: how many images of each class are distilled.
         experts: trajectories to match, 1 to 3; they share what the teacher leaves.
         expert_steps: DP-SGD steps of an expert.
@@ -71,7 +74,7 @@ class PldkConfig(Config, MatchingConfig, CondensationConfig, StudentConfig):
         release: folder of that other release.
     """
 
-    matching: Match = "trajectory"
+    matching: Match = "auto"
     images_per_class: int = 10
     experts: int = 1
     expert_steps: int = 200
@@ -121,9 +124,12 @@ class Pldk(Method):
         "default": {},
         "fast": {
             "expert_steps": 30, "expert_every": 5, "expert_batch": 256, "iterations": 10, "student_steps": 3,
-            "student_updates": 60,
+            "student_updates": 60, "copies": 1000, "networks": 10, "network_batch": 500, "moves": 5,
         },
-        "paper": {"images_per_class": 50, "experts": 3, "width": 32, "iterations": 2000, "student_steps": 20},
+        "paper": {
+            "matching": "trajectory", "images_per_class": 50, "experts": 3, "width": 32, "iterations": 2000,
+            "student_steps": 20,
+        },
     }  # fmt: skip
     published_reason = (
         "As published, experts and teacher are trained on the private images without noise; low membership-inference "
@@ -137,6 +143,13 @@ class Pldk(Method):
                 "Images that start as private ones stay private ones. Start from noise, drawn or public, or pass "
                 "--as-published: such a release has no guarantee, and only the student leaves."
             )
+
+    @property
+    def matching(self) -> Literal["trajectory", "distribution", "gradient"]:
+        """What images are led by in this form."""
+        if self.config.matching == "auto":
+            return "trajectory" if self.as_published else "distribution"
+        return self.config.matching
 
     def requires_public(self) -> bool:
         """Only to start from public images by name."""
@@ -163,7 +176,7 @@ class Pldk(Method):
         teacher = Part(event=lambda noise: plan_labels(facts, budget, noise)[1], share=config.teacher_share)
         parts = (
             [expert(number) for number in range(config.experts)]
-            if config.matching == "trajectory"
+            if self.matching == "trajectory"
             else [Part(event=condensation, share=1 - config.teacher_share)]
         )
         events = share_budget(budget, [teacher, *parts])
@@ -181,7 +194,7 @@ class Pldk(Method):
         start = self._start(labels, public, plain, context)
         teacher = train_labels(session, context) if plain is None else self._plain_teacher(plain, context)
         # 2. Images that lead a network along the experts' way, or that networks take for the private ones.
-        if config.matching == "trajectory":
+        if self.matching == "trajectory":
             experts = range(config.experts)
             trajectories = (
                 [self._expert(session, number, context) for number in experts]
@@ -190,8 +203,9 @@ class Pldk(Method):
             )
             distilled = self._match(trajectories, start, hard, context)
         else:
+            condensation = self._condensation(self.matching, start, hard, context)
             sums = self._sums(session) if plain is None else self._plain_sums(plain, context)
-            distilled = self._condense(config.matching, sums, start, hard, context)
+            distilled = condensation.run(sums, context.progress)
         stored = (distilled * 255).round()
         # 3. and 4. A student that sees nothing but these images and what the teacher says of them.
         self._student = train_student(
@@ -295,7 +309,8 @@ class Pldk(Method):
 
     def _plain_teacher(self, plain: Plain, context: Context) -> nn.Module:
         teacher = self._network(derive_seed(context.seed, "teacher")).to(context.device)
-        return train_classifier(teacher, *plain, seed=context.seed, device=context.device)
+        recipe = TrainingConfig(epochs=_TEACHER_EPOCHS)
+        return train_classifier(teacher, *plain, config=recipe, seed=context.seed, device=context.device)
 
     def _plain_expert(self, plain: Plain, number: int, context: Context) -> Trajectory:
         trajectory, seed = self._trajectory(number, context), derive_seed(context.seed, f"expert {number}")
@@ -328,12 +343,8 @@ class Pldk(Method):
         place = None if context.workspace is None else context.workspace / "pldk-images.pt"
         return matching.run(place, context.progress)
 
-    def _condense(self, kind: Kind, sums: Sums, start: Tensor, labels: Tensor, context: Context) -> Tensor:
-        """Images led by class means or class gradients.
-
-        Privacy: as `Condensation.run`; event "condensation" of the plan.
-        """
-        condensation = Condensation(
+    def _condensation(self, kind: Kind, start: Tensor, labels: Tensor, context: Context) -> Condensation:
+        return Condensation(
             kind,
             self._network,
             start,
@@ -343,9 +354,12 @@ class Pldk(Method):
             clip_norm=self.config.clip_norm,
             seed=derive_seed(context.seed, "pldk condensation"),
         )
-        return condensation.run(sums, context.progress)
 
     def _sums(self, session: Session) -> Sums:
+        """The noisy sums of all rounds.
+
+        Privacy: sensitivity as `class_rows` or `class_gradients` says; event "condensation" of the plan.
+        """
         event = session.planned(_CONDENSATION)
         return session.gradient_steps(
             label=event.label,
@@ -357,7 +371,7 @@ class Pldk(Method):
 
     def _sensitivity(self) -> float:
         """Of a sum over networks: embeddings have length 1 at most, gradients are clipped."""
-        return 1.0 if self.config.matching == "distribution" else self.config.clip_norm
+        return 1.0 if self.matching == "distribution" else self.config.clip_norm
 
     def _start(self, labels: Labels, public: Records | None, plain: Plain | None, context: Context) -> Tensor:
         """Images (n, C, H, W) in [0, 1] that nobody's privacy depends on; but for "real", which needs `plain`."""

@@ -177,8 +177,7 @@ class Condensation:
         self.asked: list[tuple[int, Tensor, Tensor]] = []  # the round, its network's weights, what that saw
         self._make = make_network
         self._form = self._network(0)
-        if kind == "distribution":
-            require_alone(self._form, (images.shape[2], images.shape[3], images.shape[1]))
+        self._try_on_random_images((images.shape[2], images.shape[3], images.shape[1]))
 
     @property
     def images(self) -> Tensor:
@@ -210,6 +209,15 @@ class Condensation:
                     sums.keep(self._state())
                 task.advance()
         return self.images.detach()
+
+    def _try_on_random_images(self, shape: tuple[int, int, int]) -> None:
+        """Fail before anything is paid or read, where a network mixes images."""
+        if self.kind == "distribution":
+            require_alone(self._form, shape)
+        else:
+            coins = torch_generator(self.seed, "random images")
+            images = torch.randint(0, 256, (3, *shape), dtype=torch.uint8, generator=coins)
+            self._question(0, flatten(self._form))(images, torch.arange(3) % self.classes)
 
     def _network(self, number: int) -> nn.Module:
         network = self._make(derive_seed(self.seed, f"network {number}"))

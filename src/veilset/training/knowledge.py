@@ -20,7 +20,7 @@ class StudentConfig:
 
     Args:
         augmented: let training on the images, while they are matched and for the student, see changed copies.
-        relabelled: let the teacher label every changed copy anew for the student, in the place of the image once.
+        copies: how many changed copies the teacher labels for the student, where it sees such.
         temperature: of the soft labels in the student's loss.
         alpha: weight of the soft labels there; the rest is for the hard ones.
         student_updates: training steps of the student.
@@ -28,15 +28,16 @@ class StudentConfig:
     """
 
     augmented: bool = True
-    relabelled: bool = True
+    copies: int = 8000
     temperature: float = 2.0
     alpha: float = 0.9
-    student_updates: int = 600
+    student_updates: int = 400
     student_rate: float = 0.004
 
     def __post_init__(self) -> None:
-        if self.student_updates < 1:
-            raise InputError(f"Expected student_updates >= 1, got {self.student_updates}.")
+        for name in ("copies", "student_updates"):
+            if getattr(self, name) < 1:
+                raise InputError(f"Expected {name} >= 1, got {getattr(self, name)}.")
         if not 0 <= self.alpha <= 1:
             raise InputError(f"Expected alpha in [0, 1], got {self.alpha}.")
         for name in ("temperature", "student_rate"):
@@ -55,20 +56,20 @@ def train_student(
     progress: Progress = SILENT,
 ) -> nn.Module:
     """Train `student` in place on images (n, C, H, W) in [0, 1], on whose device all of it happens."""
+    coins = torch_generator(seed, "student", str(images.device))
+    if config.augmented:
+        rows = torch.arange(config.copies, device=images.device) % len(images)
+        images, labels = augment(images[rows], MILD, coins), labels[rows]
+    with torch.no_grad():
+        known = torch.cat([teacher(part) for part in torch.split(images, 500)])
+    soft = (known / config.temperature).softmax(dim=1)
     optimizer = torch.optim.AdamW(student.parameters(), lr=config.student_rate, weight_decay=0.02)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.student_updates)
-    coins = torch_generator(seed, "student", str(images.device))
-    with torch.no_grad():
-        once = torch.cat([teacher(part) for part in torch.split(images, 500)])
     with progress.task("training the student", config.student_updates) as task:
         for _ in range(config.student_updates):
             rows = torch.randint(len(images), (_BATCH,), generator=coins, device=images.device)
-            seen = augment(images[rows], MILD, coins) if config.augmented else images[rows]
-            with torch.no_grad():
-                known = teacher(seen) if config.relabelled and config.augmented else once[rows]
-            logits = student(seen)
-            soft = (known / config.temperature).softmax(dim=1)
-            knowledge = functional.cross_entropy(logits / config.temperature, soft) * config.temperature**2
+            logits = student(images[rows])
+            knowledge = functional.cross_entropy(logits / config.temperature, soft[rows]) * config.temperature**2
             loss = config.alpha * knowledge + (1 - config.alpha) * functional.cross_entropy(logits, labels[rows])
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -44,8 +44,8 @@ class MatchingConfig:
         low_memory: compute each training step twice in the place of keeping it.
     """
 
-    iterations: int = 300
-    student_steps: int = 10
+    iterations: int = 100
+    student_steps: int = 5
     expert_points: int = 2
     latest_start: float = 0.5
     match_batch: int = 50
