@@ -333,9 +333,11 @@ def test_a_run_that_was_stopped_goes_on_with_its_generator_and_its_paid_sum(
         ({"clip_quantile": "1"}, "between 0 and 1"),
         ({"components": "0"}, "components >= 1"),
         ({"truncation": "3"}, "truncation"),
+        ({"distance": "lpips"}, "pip install lpips torchvision"),
     ],
 )
-def test_bad_settings_are_refused(settings: dict[str, str], message: str) -> None:
+def test_bad_settings_are_refused(settings: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilset.training.latent_distance.find_spec", lambda module: None)
     with pytest.raises(InputError, match=message):
         Latent.configure("default", settings)
 

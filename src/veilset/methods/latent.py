@@ -35,6 +35,7 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.vault import PublicFacts
+from veilset.training.latent_distance import DistanceName, require_distance
 from veilset.training.latent_fit import ClassLatents, Discriminant, MomentRows, Repair, Seen, direction_count
 from veilset.training.latent_mixture import MeanRows, Mixture
 from veilset.training.latent_search import InversionConfig, LatentSearch, SearchName, search_named, train_inversion
@@ -64,6 +65,7 @@ class LatentConfig(Config):
         mirrored: let that training mirror half of the images.
         search: "ff" (the inversion network), "opt", "opt_a", "opt_b" (descent from its answer, without penalty, with a
             weak and with a strong one) or "average" (descent from the average latent).
+        distance: that a descent makes small: "wavelets", or "lpips" where that package is installed.
         inversion_steps: at most so many steps of the inversion network.
         dimensions: directions to estimate; 0 leaves it to a rule on units, classes and noise.
         components: Gaussians of each class, of one covariance; more than one by expectation-maximisation.
@@ -83,6 +85,7 @@ class LatentConfig(Config):
     generator_steps: int = 0
     mirrored: bool = False
     search: SearchName = "ff"
+    distance: DistanceName = "wavelets"
     inversion_steps: int = 2000
     dimensions: int = 0
     components: int = 1
@@ -97,9 +100,10 @@ class LatentConfig(Config):
     balanced: bool = True
 
     def __post_init__(self) -> None:
-        for name, kind in (("search", SearchName), ("repair", Repair)):
+        for name, kind in (("search", SearchName), ("distance", DistanceName), ("repair", Repair)):
             if getattr(self, name) not in get_args(kind):
                 raise InputError(f"Expected {name} to be one of {', '.join(get_args(kind))}.")
+        require_distance(self.distance)
         if self.inversion_steps < 1 or min(self.dimensions, self.generator_steps) < 0:
             raise InputError(
                 "Expected inversion_steps >= 1, dimensions >= 0 and generator_steps >= 0, "
@@ -326,7 +330,7 @@ class Latent(Method):
     def _search_in(self, space: LatentSpace, context: Context) -> LatentSearch:
         config = search_named(self.config.search)
         if config.start == "average":
-            return LatentSearch(space, None, config)
+            return LatentSearch(space, None, config, self.config.distance)
         network = train_inversion(
             space,
             InversionConfig(steps=self.config.inversion_steps),
@@ -334,7 +338,7 @@ class Latent(Method):
             checkpoint=_kept(context, _NETWORK),
             progress=context.progress,
         )
-        return LatentSearch(space, network, config)
+        return LatentSearch(space, network, config, self.config.distance)
 
     def _public_answers(
         self, space: LatentSpace, search: LatentSearch, public: Records | None, context: Context

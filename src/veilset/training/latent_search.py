@@ -22,7 +22,7 @@ from veilset.core.files import write_whole
 from veilset.core.progress import SILENT, Progress
 from veilset.core.randomness import torch_generator
 from veilset.models import SMALLEST_SIDE, build_network
-from veilset.models.scattering import Scattering, group_norm
+from veilset.training.latent_distance import DistanceName, distance_named
 from veilset.training.latent_space import LatentSpace
 from veilset.training.recipe import rate_share
 
@@ -32,9 +32,6 @@ _HELD_OUT = 512
 _LOOK_EVERY = 100
 _PATIENCE = 4
 _TOGETHER = 32  # images of one descent
-_LARGEST_SIDE = 64
-_ANGLES = 4  # of the wavelets; eight take twice as long
-_PIXEL_WEIGHT = 16.0  # one over the usual variance of a pixel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,35 +154,21 @@ def _held_out_error(network: nn.Module, images: Tensor, v: Tensor) -> float:
     return float(functional.mse_loss(found, v))
 
 
-class PerceptualDistance(nn.Module):
-    """Squared distance of images in pixels and in wavelet features normalised within the image; nothing is learned."""
-
-    def __init__(self, size: int, channels: int) -> None:
-        super().__init__()
-        self.side = min(_LARGEST_SIDE, max(SMALLEST_SIDE, size))
-        self.scattering = Scattering(self.side, channels, L=_ANGLES)
-
-    def features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What the distance compares: (b, pixels) and (b, d)."""
-        if images.shape[-1] != self.side:
-            images = functional.interpolate(images, (self.side, self.side), mode="bilinear", antialias=True)
-        return images.flatten(1), group_norm(self.scattering(images)).flatten(1)
-
-    def forward(self, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
-        """(b,): the mean square over features, plus that over pixels in units of their variance."""
-        pixels, features = ((one - two).square().mean(dim=1) for one, two in zip(first, second, strict=True))
-        return features + _PIXEL_WEIGHT * pixels
-
-
 class LatentSearch:
     """From images to coordinates, each image alone."""
 
-    def __init__(self, space: LatentSpace, network: nn.Module | None, config: SearchConfig) -> None:
+    def __init__(
+        self,
+        space: LatentSpace,
+        network: nn.Module | None,
+        config: SearchConfig,
+        distance: DistanceName = "wavelets",
+    ) -> None:
         if config.start == "network" and network is None:
             raise InputError("A search that starts from the inversion network needs one.")
         self.space, self.network, self.config = space, network, config
         generator = space.generator
-        self._distance = PerceptualDistance(generator.size, generator.channels).to(space.centre.device)
+        self._distance = distance_named(distance, generator.size, generator.channels).to(space.centre.device)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Coordinates (b, d) of 8-bit images (b, H, W, C), on the CPU.
