@@ -30,7 +30,7 @@ NETWORK, WIDTH = "convnet", 16
 UNDEFENDED = TrainingConfig(epochs=25, augmentation=None, label_smoothing=0.0, weight_decay=0.0)
 REGULARISED = TrainingConfig(epochs=25, augmentation=None, label_smoothing=0.3, weight_decay=1.0)
 DISTILLED = TrainingConfig(epochs=20, temperature=4.0)
-PRIVATE_STEPS, PRIVATE_BATCH = 150, 512
+PRIVATE_STEPS, PRIVATE_BATCH = 120, 256
 
 
 @dataclass(frozen=True, kw_only=True)

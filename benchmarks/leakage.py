@@ -38,8 +38,9 @@ ATTACKS = ("confidence", "entropy", "modified-entropy", "label-only", "learned-b
 PUBLIC = {"mnist": "fashion_mnist", "cifar10_15k": "tinyimagenet_32"}
 EPSILON = 10.0
 # A vault of a few thousand records fills no larger batches.
-PLDK = {"network_batch": "1024", "networks": "20"}
-PUBLISHED = {"start": "real", "expert_steps": "100", "expert_every": "5"}
+STUDENT = {"copies": "4000", "student_updates": "300"}
+PLDK = {"network_batch": "512", "networks": "20", "moves": "15", **STUDENT}
+PUBLISHED = {"start": "real", "expert_steps": "100", "expert_every": "5", "iterations": "30", **STUDENT}
 
 
 def load(name: str, count: int, seed: int) -> tuple[Data, ImageSet, ImageSet]:
@@ -150,10 +151,10 @@ def table(results: Path) -> str:
 def main() -> None:
     """Measure every row that the options name and append one line each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", nargs="+", default=list(PUBLIC), choices=list(PUBLIC))
+    parser.add_argument("--data", nargs="+", default=["cifar10_15k", "mnist"], choices=list(PUBLIC))
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--seed", nargs="+", type=int, default=[0])
-    parser.add_argument("--members", type=int, default=4000, help="and as many nonmembers and reference images")
+    parser.add_argument("--members", type=int, default=2000, help="and as many nonmembers and reference images")
     parser.add_argument("--table", action="store_true", help="measure nothing, print the table of the results")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
