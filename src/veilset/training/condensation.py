@@ -39,6 +39,7 @@ _ROUNDS_AT_ONCE = 10  # leased together; a run that is cut off loses at most so 
 # How a network of gradient matching learns from the images between two rounds.
 _LEARNING_STEPS, _LEARNING_RATE = 5, 0.05
 _CLASSES_AT_ONCE = 5  # compared in one move
+_EMBEDDED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,8 @@ def class_rows(network: nn.Module, classes: int, seed: int) -> ClippedSum:
 
     def rows(images: Tensor, labels: Tensor) -> list[Tensor]:
         with torch.no_grad():
-            found = embed(network, alike(to_inputs(images), seed))
+            inputs = alike(to_inputs(images), seed)
+            found = torch.cat([unit_rows(network(part)) for part in torch.split(inputs, _EMBEDDED_AT_ONCE)])
         found = torch.cat([_EMBEDDING_PART * found, torch.full((len(found), 1), _COUNT_PART)], dim=1)
         return [torch.zeros(classes, found.shape[1]).index_add_(0, labels, found)]
 
@@ -119,9 +121,9 @@ def class_gradients(network: nn.Module, classes: int, clip_norm: float, seed: in
     return blocks
 
 
-def embed(network: nn.Module, inputs: Tensor) -> Tensor:
-    """What a network without its head sees, as rows of length one (a dark row stays shorter)."""
-    return functional.normalize(network(inputs).flatten(1), dim=1, eps=1e-6)
+def unit_rows(found: Tensor) -> Tensor:
+    """What a network without its head saw, as rows of length one; nothing, or nothing finite, stays zero."""
+    return torch.nan_to_num(functional.normalize(found.flatten(1), dim=1, eps=1e-6), nan=0.0)
 
 
 def alike(inputs: Tensor, seed: int) -> Tensor:
@@ -260,7 +262,7 @@ class Condensation:
         """Squared distance of the class means."""
         counts = seen[:, -1:] / _COUNT_PART
         counts = counts.clamp_min(_LEAST_COUNT * self.batch / self.classes)
-        rows = functional.normalize(self._call(weights, images).flatten(1), dim=1, eps=1e-6)
+        rows = unit_rows(self._call(weights, images))
         sums = torch.zeros(self.classes, rows.shape[1]).index_add(0, self.labels, rows)
         means = sums / torch.bincount(self.labels, minlength=self.classes)[:, None]
         return (means - seen[:, :-1] / _EMBEDDING_PART / counts).square().sum()
