@@ -13,8 +13,6 @@ assumes that rows depend on their own image alone, which the session tries. docs
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from io import BytesIO
-from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -22,7 +20,6 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError
-from veilset.core.files import write_whole
 from veilset.core.progress import track
 from veilset.core.randomness import derive_seed, numpy_generator, torch_generator
 from veilset.core.records import Images, Records
@@ -33,8 +30,9 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.vault import PublicFacts
-from veilset.training.alignment import AlignConfig, align, in_parallel, turning_point
+from veilset.training.alignment import AlignConfig, KeptBatches, align, in_parallel, turning_point
 from veilset.training.augment import MILD, augment
+from veilset.training.memory import giving_back
 from veilset.training.moments import Form, LayerMoments
 from veilset.training.starts import Batch, Start, public_pictures, starting_images
 from veilset.training.teachers import Teacher, TeacherConfig, plan_teacher, train_teacher
@@ -227,12 +225,12 @@ class Imgsyn(Method):
         batches = math.ceil(count / (config.batch * config.copies))
         starts = self._starts(batches * config.batch, derive_seed(seed, "aligned"), config.aligned_variation)
         alignment = self._settled(starts)
-        kept = _KeptBatches(context.workspace, count, seed)
+        kept = KeptBatches(context.workspace, f"imgsyn-{count}-{seed}")
 
         def work(number: int) -> Tensor:
-            done = kept.load(number)
-            if done is not None:
-                return done
+            earlier = kept.load(number)
+            if earlier is not None:
+                return earlier
             start = starts(number, config.batch).to(context.device)
             moved = align(start, self._aims(number), self._moments, self._target, alignment).images
             # The teacher labels each copy anew, so a student learns more from it than from changing an image itself.
@@ -240,7 +238,8 @@ class Imgsyn(Method):
             copies = [augment(moved, MILD, coins) for _ in range(config.copies - 1)]
             return kept.save(number, _as_bytes(torch.cat([moved, *copies])))
 
-        return torch.cat(list(track(in_parallel(work, batches), context.progress, "aligning images", batches)))[:count]
+        done = giving_back(track(in_parallel(work, batches), context.progress, "aligning images", batches))
+        return torch.cat(list(done))[:count]
 
     def _chosen(self, count: int, seed: int) -> Tensor:
         """`count` of `pool` times as many starting images, so that the teacher's soft labels favour no class."""
@@ -261,7 +260,7 @@ class Imgsyn(Method):
     def _labelled(self, batches: Iterable[Tensor], what: str, total: int) -> Iterator[Tensor]:
         """Section 4.3: soft labels (b, classes) of 8-bit images."""
         with torch.no_grad():
-            for part in track(batches, self._context.progress, what, total):
+            for part in giving_back(track(batches, self._context.progress, what, total)):
                 logits = self._teacher(part.to(self._context.device).float() / 255)
                 yield (logits / self.config.temperature).softmax(dim=1).cpu()
 
@@ -380,27 +379,3 @@ def balanced_choice(soft_labels: Tensor, count: int, coins: np.random.Generator)
 
 def _as_bytes(images: Tensor) -> Tensor:
     return (images * 255).round().to(torch.uint8).cpu()
-
-
-class _KeptBatches:
-    """Finished batches in the workspace, so that an interrupted run goes on. They are post-processed and safe."""
-
-    def __init__(self, workspace: Path | None, count: int, seed: int) -> None:
-        self._folder = None if workspace is None else workspace / f"imgsyn-{count}-{seed}"
-        if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-
-    def load(self, number: int) -> Tensor | None:
-        place = self._place(number)
-        return torch.from_numpy(np.load(place, allow_pickle=False)) if place is not None and place.exists() else None
-
-    def save(self, number: int, images: Tensor) -> Tensor:
-        place = self._place(number)
-        if place is not None:
-            content = BytesIO()
-            np.save(content, images.numpy(), allow_pickle=False)
-            write_whole(place, content.getvalue())
-        return images
-
-    def _place(self, number: int) -> Path | None:
-        return None if self._folder is None else self._folder / f"{number}.npy"

@@ -6,13 +6,17 @@ Post-processing: the teacher and the target statistic are released, the starting
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from veilset.core.errors import InputError
+from veilset.core.files import write_whole
 from veilset.training.moments import LayerMoments
 from veilset.training.threads import set_thread_count, usable_cores
 
@@ -138,6 +142,32 @@ def in_parallel(work: Callable[[int], Tensor], count: int, workers: int | None =
         finally:
             pool.shutdown(cancel_futures=True)
             set_thread_count()
+
+
+class KeptBatches:
+    """Finished batches in a folder of the workspace, so that an interrupted run goes on. They are post-processed."""
+
+    def __init__(self, workspace: Path | None, name: str) -> None:
+        self._folder = None if workspace is None else workspace / name
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+
+    def load(self, number: int) -> Tensor | None:
+        """Batch `number`, if it was finished before."""
+        place = self._place(number)
+        return torch.from_numpy(np.load(place, allow_pickle=False)) if place is not None and place.exists() else None
+
+    def save(self, number: int, images: Tensor) -> Tensor:
+        """Keep batch `number`; returns it."""
+        place = self._place(number)
+        if place is not None:
+            content = BytesIO()
+            np.save(content, images.numpy(), allow_pickle=False)
+            write_whole(place, content.getvalue())
+        return images
+
+    def _place(self, number: int) -> Path | None:
+        return None if self._folder is None else self._folder / f"{number}.npy"
 
 
 def _compared(rows: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
