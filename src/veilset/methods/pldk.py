@@ -45,7 +45,7 @@ from veilset.training.starts import starting_images
 from veilset.training.trajectories import Matching, MatchingConfig, Trajectory, train_plain_expert
 
 _EXPERT, _CONDENSATION = "expert", "condensation"
-_TEACHER_EPOCHS = 4
+_TEACHER_IMAGES_SEEN = 100_000  # of the teacher as published
 Start = Literal["auto", "noise", "drawn", "public", "release", "real"]
 Plain = tuple[Images, Labels]
 Match = Literal["auto", "trajectory", "distribution", "gradient"]
@@ -309,7 +309,7 @@ class Pldk(Method):
 
     def _plain_teacher(self, plain: Plain, context: Context) -> nn.Module:
         teacher = self._network(derive_seed(context.seed, "teacher")).to(context.device)
-        recipe = TrainingConfig(epochs=_TEACHER_EPOCHS)
+        recipe = TrainingConfig(epochs=min(50, max(2, round(_TEACHER_IMAGES_SEEN / len(plain[1])))))
         return train_classifier(teacher, *plain, config=recipe, seed=context.seed, device=context.device)
 
     def _plain_expert(self, plain: Plain, number: int, context: Context) -> Trajectory:
