@@ -11,114 +11,62 @@ PATE, made of the first 50,000 training images, say of the last 10,000, and what
 
 import argparse
 import math
-import os
-import resource
-import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-import veilset.training  # noqa: F401  (thread settings, before torch)
-
-import torch  # isort: skip
-
-from machine import append  # isort: skip
-
+from machine import append
+from releases import DELTA, PICTURES, REPOSITORY, Line, load, measure_all, options, timed_release
 from veilset.data.images import ImageSet
+from veilset.evaluate.attacks.targets import rebuild_student
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility import evaluate_utility
 from veilset.evaluate.vote_costs import vote_epsilons
-from veilset.models import build_network
-from veilset.pipeline.synthesize import Job, draw_plan, run
+from veilset.pipeline.synthesize import Job, draw_plan
 from veilset.privacy.accounting import gaussian_epsilon
-from veilset.privacy.vault import PublicFacts, Vault
+from veilset.privacy.vault import PublicFacts
 from veilset.release.format import Release
 from veilset.training.class_statistics import as_floats, public_embedding
 from veilset.training.plain import predict
 from veilset.training.recipe import TrainingConfig
 from veilset.training.shard_teachers import scores, shard_trainer
 
-REPOSITORY = Path(__file__).parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results" / "dfd.jsonl"
-DATA = Path(os.environ.get("VEILSET_DATA") or REPOSITORY.parent / "shared" / "data")
-PICTURES = {"mnist": "dfd-mnist.png", "fashion_mnist": "dfd-fashion.png"}
-DELTA = 1e-5
 CURVE = (0.5, 1.0, 2.0, 5.0, 10.0)
-VALIDATION_START = 50_000
 
 # The paper's appendix: noise scale, sample size, classes; the norm bound for claimed epsilon 1 and 10.
 PAPER_NOISE, PAPER_BATCH, PAPER_CLASSES = 100.0, 256, 10
 PAPER_BOUND = {1.0: 1e-3, 10.0: 5e-3}
 
 
-def load(name: str, validate: bool) -> tuple[ImageSet, ImageSet]:
-    """The private records and those to score on."""
-    pack = np.load(DATA / f"{name}.npz")
-    train = ImageSet(pack["train_images"][..., None], pack["train_labels"].astype(np.int64))
-    if validate:
-        rows = np.arange(len(train))
-        return train.subset(rows[:VALIDATION_START]), train.subset(rows[VALIDATION_START:])
-    return train, ImageSet(pack["test_images"][..., None], pack["test_labels"].astype(np.int64))
-
-
 def accuracy_of_student(release: Release, scored_on: ImageSet) -> float:
     """Of the released network."""
     weights, description = release.models["student"]
-    height, width, channels = description["shape"]
-    network = build_network(description["name"], shape=(height, width, channels), classes=description["classes"])
-    network.load_state_dict(dict(weights))
-    logits = predict(network, scored_on.read(np.arange(len(scored_on))))
-    return float((logits.argmax(axis=1) == scored_on.labels).mean())
+    _, student = rebuild_student(description, weights)
+    return float((predict(student, scored_on.images).argmax(axis=1) == scored_on.labels).mean())
 
 
-def measure(name: str, epsilon: float, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, epsilon: float, seed: int, asked: argparse.Namespace) -> Line:
     """One release, its student, and a new student of its images."""
-    private, scored_on = load(name, arguments.validate)
-    settings = dict(pair.split("=", 1) for pair in arguments.set)
-    # A seeded noise makes the measurement repeatable; a release made for others must not be.
-    job = Job(
-        method=arguments.method,
-        epsilon=epsilon,
-        delta=DELTA,
-        preset=arguments.preset,
-        settings=settings,
-        samples=arguments.samples,
-        seed=seed,
-        insecure_seed=seed,
-    )
-    clock, processor = time.perf_counter(), time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        release = run(Vault(private), job, workspace=Path(folder) / "run")
-    seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - processor
-    peak_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    shown = arguments.method == "dfd" and arguments.preset == "default" and not (arguments.validate or settings)
+    private, scored_on = load(name, asked.validate)
+    release, made = timed_release(asked.method, private, epsilon, seed, asked)
+    shown = asked.method == "dfd" and asked.preset == "default" and not (asked.validate or asked.set)
     if shown and seed == 0 and epsilon == 1:
-        write_grid(REPOSITORY / "docs" / "images" / PICTURES[name], release.images, release.labels)
-    student = accuracy_of_student(release, scored_on)
+        write_grid(REPOSITORY / "docs" / "images" / f"dfd-{PICTURES[name]}.png", release.images, release.labels)
     new_student = None
-    if arguments.new_epochs:
-        recipe = TrainingConfig(epochs=arguments.new_epochs)
+    if asked.new_epochs:
+        recipe = TrainingConfig(epochs=asked.new_epochs)
         new_student = evaluate_utility(
             release.images, release.labels, release.soft_labels, 10, scored_on, seeds=1, first_seed=seed, config=recipe
         )
     return {
-        "benchmark": arguments.method,
+        "benchmark": asked.method,
         "data": name,
-        "scored_on": "last 10,000 of train" if arguments.validate else "test",
-        "student": round(student, 4),
+        "student": round(accuracy_of_student(release, scored_on), 4),
         "new_student": new_student and round(new_student.accuracy, 4),
-        "new_student_epochs": arguments.new_epochs,
-        "epsilon": epsilon,
-        "delta": DELTA,
-        "seed": seed,
-        "preset": arguments.preset,
-        "settings": settings,
-        "samples": len(release.images),
-        "seconds": round(seconds),
-        "cpu_seconds": round(cpu_seconds),
-        "peak_mb": peak_mb,
+        "new_student_epochs": asked.new_epochs,
+        **made,
     }
 
 
@@ -213,37 +161,27 @@ def honest_mu(epsilon: float) -> float:
 
 def main() -> None:
     """Measure what the options name and append one line each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--method", choices=["dfd", "pate"], default="dfd")
-    parser.add_argument("--data", nargs="+", choices=list(PICTURES), default=list(PICTURES))
-    parser.add_argument("--epsilon", nargs="+", type=float, default=[1.0, 10.0])
-    parser.add_argument("--seed", nargs="+", type=int, default=[0])
-    parser.add_argument("--preset", default="default")
-    parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--new-epochs", type=int, default=15, help="of the new student; 0 trains none")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--validate", action="store_true")
     parser.add_argument("--theorem", action="store_true")
     parser.add_argument("--plans", action="store_true")
     parser.add_argument("--votes", action="store_true")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    if arguments.theorem:
+    asked = parser.parse_args()
+    out = asked.out or RESULTS
+    if asked.theorem:
         for claimed in PAPER_BOUND:
-            append(theorem(claimed), arguments.out)
-    if arguments.plans:
+            append(theorem(claimed), out)
+    if asked.plans:
         for epsilon in CURVE:
             for method in ("dfd", "pate"):
-                append(bought(method, epsilon), arguments.out)
-    if arguments.votes:
+                append(bought(method, epsilon), out)
+    if asked.votes:
         for line in votes("mnist"):
-            append(line, arguments.out)
-    if arguments.theorem or arguments.plans or arguments.votes:
+            append(line, out)
+    if asked.theorem or asked.plans or asked.votes:
         return
-    for seed in arguments.seed:
-        for epsilon in arguments.epsilon:
-            for name in arguments.data:
-                append(measure(name, epsilon, seed, arguments), arguments.out)
+    measure_all(measure, asked, out)
 
 
 if __name__ == "__main__":

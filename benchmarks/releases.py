@@ -1,0 +1,104 @@
+"""What the benchmarks of whole methods share: real data, options, and a release with what it took."""
+
+import argparse
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import veilset.training  # noqa: F401  (thread settings, before torch)
+
+from machine import append  # isort: skip
+
+from veilset.data.images import ImageSet
+from veilset.pipeline.synthesize import Job, run
+from veilset.privacy.vault import Vault
+from veilset.release.format import Release
+
+REPOSITORY = Path(__file__).parent.parent
+DATA = Path(os.environ.get("VEILSET_DATA") or REPOSITORY.parent / "shared" / "data")
+# What may be shown, and its short name; CelebA's licence lets nobody show its faces.
+PICTURES = {"mnist": "mnist", "fashion_mnist": "fashion"}
+DELTA = 1e-5
+
+Line = dict[str, Any]
+Measure = Callable[[str, float, int, argparse.Namespace], Line]
+
+
+def load(name: str, validate: bool) -> tuple[ImageSet, ImageSet]:
+    """The private records and those to score on: the test images or, to choose settings, the last sixth of train."""
+    pack = np.load(DATA / f"{name}.npz")
+
+    def part(side: str) -> ImageSet:
+        images = pack[f"{side}_images"]
+        return ImageSet(images.reshape(*images.shape[:3], -1), pack[f"{side}_labels"].astype(np.int64))
+
+    train = part("train")
+    if not validate:
+        return train, part("test")
+    rows, cut = np.arange(len(train)), 5 * len(train) // 6
+    return train.subset(rows[:cut]), train.subset(rows[cut:])
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """The options that all of them have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="+", default=list(PICTURES))
+    parser.add_argument("--epsilon", nargs="+", type=float, default=[1.0, 10.0])
+    parser.add_argument("--seed", nargs="+", type=int, default=[0])
+    parser.add_argument("--preset", default="default")
+    parser.add_argument("--samples", type=int, default=20_000)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--validate", action="store_true", help="score on the last sixth of the training images")
+    parser.add_argument("--out", type=Path)
+    return parser
+
+
+def measure_all(
+    measure: Callable[[str, float, int, argparse.Namespace], Line], asked: argparse.Namespace, out: Path
+) -> None:
+    """One line for each dataset, epsilon and seed that the options name."""
+    for seed in asked.seed:
+        for epsilon in asked.epsilon:
+            for name in asked.data:
+                append(measure(name, epsilon, seed, asked), asked.out or out)
+
+
+def timed_release(
+    method: str, private: ImageSet, epsilon: float, seed: int, asked: argparse.Namespace, *, as_published: bool = False
+) -> tuple[Release, Line]:
+    """A release, and the part of its line that says how it was made and what it took."""
+    settings = dict(pair.split("=", 1) for pair in asked.set)
+    # A seeded noise makes the measurement repeatable; a release made for others must not be.
+    job = Job(
+        method=method,
+        epsilon=epsilon,
+        delta=DELTA,
+        preset=asked.preset,
+        settings=settings,
+        samples=asked.samples,
+        seed=seed,
+        insecure_seed=seed,
+        as_published=as_published,
+    )
+    clock, processor = time.perf_counter(), time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        release = run(Vault(private), job, workspace=Path(folder) / "run")
+    return release, {
+        "scored_on": "last sixth of train" if asked.validate else "test",
+        "guarantee": release.certificate.guarantee,
+        "epsilon": None if as_published else epsilon,
+        "delta": None if as_published else DELTA,
+        "seed": seed,
+        "preset": asked.preset,
+        "settings": settings,
+        "samples": len(release.images),
+        "seconds": round(time.perf_counter() - clock),
+        "cpu_seconds": round(time.process_time() - processor),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
