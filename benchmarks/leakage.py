@@ -21,7 +21,7 @@ import veilset.training  # noqa: F401  (thread settings, before torch)
 
 import defences  # isort: skip
 from defences import Data  # isort: skip
-from dpgan import DATA, DELTA, REPOSITORY  # isort: skip
+from releases import DATA, DELTA, REPOSITORY  # isort: skip
 from machine import append  # isort: skip
 from torch import nn
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import veilset.training  # noqa: F401  (thread settings, before torch)
 
-from dpgan import DELTA, PICTURES, REPOSITORY, load  # isort: skip
+from releases import DELTA, PICTURES, REPOSITORY, load  # isort: skip
 from machine import append  # isort: skip
 
 from veilset.evaluate.attacks.targets import rebuild_student
