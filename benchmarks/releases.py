@@ -91,7 +91,6 @@ def timed_release(
         release = run(Vault(private), job, workspace=Path(folder) / "run")
     return release, {
         "scored_on": "last sixth of train" if asked.validate else "test",
-        "guarantee": release.certificate.guarantee,
         "epsilon": None if as_published else epsilon,
         "delta": None if as_published else DELTA,
         "seed": seed,
