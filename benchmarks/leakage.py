@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["cifar10_15k", "mnist"], choices=list(PUBLIC))
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--seed", nargs="+", type=int, default=[0])
-    parser.add_argument("--members", type=int, default=2000, help="and as many nonmembers and reference images")
+    parser.add_argument("--members", type=int, default=1000, help="and as many nonmembers and reference images")
     parser.add_argument("--table", action="store_true", help="measure nothing, print the table of the results")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -162,8 +162,8 @@ def main() -> None:
         print(table(arguments.out))
         return
     for seed in arguments.seed:
-        for name in arguments.data:
-            for row in arguments.rows:
+        for row in arguments.rows:
+            for name in arguments.data:
                 append(measure(name, row, seed, arguments.members), arguments.out)
 
 
