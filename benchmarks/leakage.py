@@ -12,6 +12,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ PLDK = {"network_batch": "512", "networks": "20", "moves": "15", **STUDENT}
 PUBLISHED = {"start": "real", "expert_steps": "100", "expert_every": "5", "iterations": "30", **STUDENT}
 
 
+@cache
 def load(name: str, count: int, seed: int) -> tuple[Data, ImageSet, ImageSet]:
     """What defences may see, nonmembers to attack, and test images."""
     pack = np.load(DATA / f"{name}.npz")
