@@ -149,11 +149,14 @@ def test_what_the_inversion_loses_is_undone() -> None:
     shift, deviations = torch.tensor([1.0, -1.0, 0.5]).double(), torch.tensor([0.5, 1.5, 1.0]).double()
     private = answers(shift + deviations * normals(count, size, seed=3), 4)
     shown = private.mean(dim=0)[None], torch.cov(private.T)[None]
-    means, covariances = seen.undone(*shown, amplified=True)
+    means, covariances = seen.undone(*shown, "shift")
     assert torch.allclose(means[0], shift, atol=0.02)
     assert torch.allclose(covariances[0], torch.diag(deviations.square()), atol=0.05)
-    plain, _ = seen.undone(*shown, amplified=False)
+    half, plain = seen.undone(*shown, "mean"), seen.undone(*shown, "spread")
+    assert torch.equal(half[0], means)
+    assert torch.equal(half[1], plain[1])
     assert float((plain[0] - shift).norm()) > 0.3
+    assert seen.undone(*shown, "none") == shown
 
 
 def test_means_are_shrunk_by_what_noise_explains() -> None:

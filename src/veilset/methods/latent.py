@@ -36,7 +36,7 @@ from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.vault import PublicFacts
 from veilset.training.latent_distance import DistanceName, require_distance
-from veilset.training.latent_fit import ClassLatents, Discriminant, MomentRows, Repair, Seen, direction_count
+from veilset.training.latent_fit import ClassLatents, Discriminant, MomentRows, Repair, Restore, Seen, direction_count
 from veilset.training.latent_mixture import MeanRows, Mixture
 from veilset.training.latent_search import InversionConfig, LatentSearch, SearchName, search_named, train_inversion
 from veilset.training.latent_space import LatentSpace
@@ -74,7 +74,8 @@ class LatentConfig(Config):
         clip_quantile: that quantile.
         clip_share: share of the privacy for a private quantile.
         repair: of the noisy covariance: "replace" (the paper's), "linear" or "spiked" (training/latent_fit.py).
-        restore: what the inversion loses: "none", "spread" (the variance) or "shift" (the shift, too).
+        restore: what the inversion loses: "none", "spread" (the variance), "mean" (shifts of the mean, too) or "shift"
+            (also of the covariance).
         draws: "own" moves the generator's own latents to the fitted moments, "gaussian" draws normal ones.
         truncation: below 1 pulls samples towards their class' mean.
         balanced: draw all classes alike; False draws them as often as the noisy counts say.
@@ -94,13 +95,18 @@ class LatentConfig(Config):
     clip_quantile: float = 0.9
     clip_share: float = 0.1
     repair: Repair = "linear"
-    restore: Literal["none", "spread", "shift"] = "shift"
+    restore: Restore = "shift"
     draws: Literal["own", "gaussian"] = "own"
     truncation: float = 1.0
     balanced: bool = True
 
     def __post_init__(self) -> None:
-        for name, kind in (("search", SearchName), ("distance", DistanceName), ("repair", Repair)):
+        for name, kind in (
+            ("search", SearchName),
+            ("distance", DistanceName),
+            ("repair", Repair),
+            ("restore", Restore),
+        ):
             if getattr(self, name) not in get_args(kind):
                 raise InputError(f"Expected {name} to be one of {', '.join(get_args(kind))}.")
         require_distance(self.distance)
@@ -212,8 +218,7 @@ class Latent(Method):
         means = mixture.means.flatten(0, 1)
         covariances = mixture.covariances.repeat_interleave(self.config.components, dim=0)
         self._discriminant = Discriminant.of(shares, means, covariances)
-        if self.config.restore != "none":
-            means, covariances = seen.undone(means, covariances, amplified=self.config.restore == "shift")
+        means, covariances = seen.undone(means, covariances, self.config.restore)
         self._latents = ClassLatents.of(shares, means, covariances, space.size)
         self._space, self._search, self._size, self._clip_norm = space, search, size, clip_norm
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from veilset.core.errors import InputError
 
 Repair = Literal["replace", "linear", "spiked"]
+Restore = Literal["none", "spread", "mean", "shift"]
 
 _SMALLEST_VARIANCE = 0.02  # of a direction that is sampled, against 1 of the public population
 _FEWEST_PER_DIRECTION = 2
@@ -212,18 +213,22 @@ class Seen:
         """That of a usual direction."""
         return float(self.covariance.diagonal().mean())
 
-    def undone(self, means: Tensor, covariances: Tensor, *, amplified: bool) -> tuple[Tensor, Tensor]:
+    def undone(self, means: Tensor, covariances: Tensor, restore: Restore) -> tuple[Tensor, Tensor]:
         """Means and covariances of the populations behind those that the search shows.
 
         An inversion network answers with the expected v, which is pulled towards the public mean. If v is normal and
         what the network sees of it is linear, its answers have covariance C for public images, a shift d of the
-        population shows as C d, and a deviation D as C D C: `amplified` undoes that, but not where next to nothing is
-        seen.
+        population shows as C d, and a deviation D as C D C. "shift" undoes both, but not where next to nothing is seen;
+        "mean" undoes the first, "spread" neither: they only give public images their covariance 1 back.
         """
+        if restore == "none":
+            return means, covariances
         shifts, deviations = means - self.mean, covariances - self.covariance
-        if amplified:
-            inverse = torch.linalg.inv(positive(self.covariance, _LEAST_SEEN))
-            shifts, deviations = shifts @ inverse, inverse @ deviations @ inverse
+        inverse = torch.linalg.inv(positive(self.covariance, _LEAST_SEEN))
+        if restore in ("mean", "shift"):
+            shifts = shifts @ inverse
+        if restore == "shift":
+            deviations = inverse @ deviations @ inverse
         return shifts, deviations + torch.eye(shifts.shape[1], dtype=shifts.dtype)
 
 
