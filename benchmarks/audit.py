@@ -42,6 +42,9 @@ def recheck(seed: int, name: str) -> Iterator[Finding]:
     """After an alarm, which one sound audit in twenty gives: the same with six times the runs. Use a fresh seed."""
     for mechanism in _chosen(MECHANISMS, name):
         yield audit(mechanism_subject(mechanism, 4.0), runs=6000, make_noise=seeded(seed))
+    for method in _chosen(AUDITS, name):
+        for subject in method_subjects(method, 4.0):
+            yield audit(subject, runs=6 * subject.runs, make_noise=seeded(seed))
 
 
 def methods(seed: int, name: str) -> Iterator[Finding]:
