@@ -1,13 +1,13 @@
-"""pldk: a few images distilled from the trajectories of private experts, labelled softly by a private teacher.
+"""pldk: a few images distilled from private data through noise, labelled softly by a private teacher, and a student.
 
 Thesis, chapter 4 (../shared/papers/sanitized-wgan-and-pldk.txt): trajectory matching (Cazenavette et al., CVPR 2022),
-then knowledge transfer to a student. What we changed: experts and teacher are trained by DP-SGD, and no image starts as
-a private one; all that follows is post-processing (docs/pldk.md). `--as-published` trains both without noise,
-and no guarantee.
+then knowledge transfer. What we changed: experts and teacher are trained by DP-SGD, or images follow noisy class sums
+(training/condensation.py); none starts as a private one; all that follows is post-processing (docs/pldk.md).
+`--as-published` has neither noise nor a guarantee.
 
 Privacy: unit as in the vault (a sampled group gives one image drawn at random); relation add/remove-one; sensitivity
-`clip_norm` of a step; events `expert_steps` Poisson-sampled Gaussians for each expert, and the teacher's; assumes what
-DP-SGD assumes (training/dpsgd).
+`clip_norm` of a step, or 1 of a sum of class means; events Poisson-sampled Gaussians: `expert_steps` for each expert or
+`networks` for condensation, and the teacher's; assumes what DP-SGD and condensation assume.
 """
 
 from collections.abc import Mapping
@@ -363,15 +363,11 @@ class Pldk(Method):
         event = session.planned(_CONDENSATION)
         return session.gradient_steps(
             label=event.label,
-            clip_norm=self._sensitivity(),
+            clip_norm=1.0 if self.matching == "distribution" else self.config.clip_norm,
             noise_multiplier=event.noise_multiplier,
             sampling_rate=event.sampling_rate,
             steps=event.count,
         )
-
-    def _sensitivity(self) -> float:
-        """Of a sum over networks: embeddings have length 1 at most, gradients are clipped."""
-        return 1.0 if self.matching == "distribution" else self.config.clip_norm
 
     def _start(self, labels: Labels, public: Records | None, plain: Plain | None, context: Context) -> Tensor:
         """Images (n, C, H, W) in [0, 1] that nobody's privacy depends on; but for "real", which needs `plain`."""
