@@ -1,5 +1,6 @@
 """sanitized_gan: what one record can move, what resumes, what is refused, and the form that has no guarantee."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,14 @@ def test_every_form_makes_a_release_that_verifies(settings: dict[str, str], tmp_
     assert found.epsilon == pytest.approx(8.0, abs=0.01)
     assert release.images.shape == (20, 16, 16, 1)
     assert sorted(set(release.labels)) == [0, 1]
+
+
+def test_the_classifier_holds_the_classes_apart_unless_it_has_no_weight(tmp_path: Path) -> None:
+    images = []
+    for weight in ("0", "5"):
+        seeded = replace(job(teacher_share="0.3", teacher_weight=weight), insecure_seed=0)
+        images.append(run(Vault(records()), seeded, workspace=tmp_path / weight).images)
+    assert not np.array_equal(*images)
 
 
 def test_in_turn_is_noisier_by_the_root_of_the_number_of_critics() -> None:

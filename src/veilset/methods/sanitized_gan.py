@@ -83,6 +83,9 @@ class SanitizedGanConfig(Config):
         ema_decay: of the average of the generator's weights.
         teacher_share: share of the privacy for a classifier that labels the released images; 0 leaves the labels to the
             generator, as in the thesis. Not for a federation.
+        teacher_weight: of that classifier's cross-entropy to the class that an image was asked for, while the generator
+            learns.
+        teacher_images: generated images of a step that it looks at.
         published_noise: noise multiplier of `--as-published`, 1.02 or 0.07 in the thesis.
     """
 
@@ -109,10 +112,12 @@ class SanitizedGanConfig(Config):
     learning_rate: float = 2e-3
     ema_decay: float = 0.95
     teacher_share: float = 0.0
+    teacher_weight: float = 0.3
+    teacher_images: int = 30
     published_noise: float = 1.02
 
     def __post_init__(self) -> None:
-        for name in ("steps", "critic_updates", "critic_batch", "latent_size"):
+        for name in ("steps", "critic_updates", "critic_batch", "latent_size", "teacher_images"):
             if getattr(self, name) < 1:
                 raise InputError(f"Expected {name} >= 1, got {getattr(self, name)}.")
         for name in ("clip_norm", "critic_rate", "learning_rate", "published_noise"):
@@ -122,10 +127,10 @@ class SanitizedGanConfig(Config):
             raise InputError(
                 f"Expected critics 0 (the rule) or at least 2 and points >= 0, got {self.critics} and {self.points}."
             )
-        if min(self.warmup, self.penalty, self.hidden) < 0 or not 0 <= self.ema_decay < 1:
+        if min(self.warmup, self.penalty, self.hidden, self.teacher_weight) < 0 or not 0 <= self.ema_decay < 1:
             raise InputError(
-                f"Expected warmup, penalty and hidden >= 0 and ema_decay in [0, 1), got {self.warmup}, {self.penalty}, "
-                f"{self.hidden} and {self.ema_decay}."
+                "Expected warmup, penalty, hidden and teacher_weight >= 0 and ema_decay in [0, 1), got "
+                f"{self.warmup}, {self.penalty}, {self.hidden}, {self.teacher_weight} and {self.ema_decay}."
             )
         if not 0 <= self.teacher_share < 1:
             raise InputError(f"Expected teacher_share in [0, 1), got {self.teacher_share}.")
@@ -195,7 +200,7 @@ class SanitizedGan(AdversarialMethod):
         if self.as_published:
             self._fit_as_published(session, rounds, context)
             return
-        teacher = train_labels(session, context) if self.config.teacher_share else None
+        rounds.teacher = train_labels(session, context) if self.config.teacher_share else None
         critics = self.open_critics(session, context)
         state = critics.kept()
         if state is not None:
@@ -210,7 +215,7 @@ class SanitizedGan(AdversarialMethod):
                 task.advance()
                 if rounds.training.step % _CHECKPOINT_EVERY == 0:
                     critics.keep(rounds.training.state())
-        self.adopt(rounds, session.facts, teacher)
+        self.adopt(rounds, session.facts)
 
     def begin(self, facts: PublicFacts, context: Context) -> "Rounds":
         """1. Fix what critics see of an image, and what generator and critics start as. Reads no data."""
@@ -229,11 +234,11 @@ class SanitizedGan(AdversarialMethod):
             clip_norm=self.config.clip_norm,
         )
 
-    def adopt(self, rounds: "Rounds", facts: PublicFacts, teacher: nn.Module | None = None) -> None:
+    def adopt(self, rounds: "Rounds", facts: PublicFacts) -> None:
         """4. Take the trained generator."""
         self._fitted = FittedGenerator(
             generator=rounds.training.finish(),
-            teacher=teacher,
+            teacher=rounds.teacher,
             facts=facts,
             device=rounds.training.device,
             bernoulli=self.config.latent == "bernoulli",
@@ -314,6 +319,7 @@ class Rounds:
             device=context.device,
             bernoulli=config.latent == "bernoulli",
         )
+        self.teacher: nn.Module | None = None
         self._seen: Tensor | None = None
 
     def query(self, *, warm: bool) -> Query:
@@ -337,8 +343,15 @@ class Rounds:
         if self._seen is None:
             raise VeilsetError("An answer needs a query first.")
         direction = (answer / (asked * self.config.clip_norm)).to(self._seen)
-        self.training.descend(-(self._seen * direction).sum())
+        self.training.descend(self._classified() - (self._seen * direction).sum())
         self._seen = None
+
+    def _classified(self) -> Tensor:
+        """What the private classifier, where there is one, misses of the classes that were asked for."""
+        if self.teacher is None or not self.config.teacher_weight:
+            return torch.zeros((), device=self.training.device)
+        images, labels = self.training.draw(self.config.teacher_images, "to be classified")
+        return self.config.teacher_weight * functional.cross_entropy(self.teacher(images), labels)
 
 
 def answer_shape(config: SanitizedGanConfig, facts: PublicFacts) -> tuple[int, ...]:
