@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/pldk.py [--data mnist] [--epsilon 10] [--seed 0] [--as-published] [--validate]
 
 With --validate the method sees the first five sixths of the training images and the students are scored on the last
-sixth; the test set is not read. Settings were chosen that way.
+sixth; the test set is not read. Settings were chosen on that split.
 """
 
 import argparse
