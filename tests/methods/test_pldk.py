@@ -58,6 +58,10 @@ def test_another_release_can_be_the_start(tmp_path: Path) -> None:
     first.save(tmp_path / "first")
     second = make(tmp_path, "again", settings={"start": "release", "release": str(tmp_path / "first")})
     assert any("start from another release" in warning for warning in second.certificate.warnings)
+    assert second.certificate.settings["release"] == "first"
+    assert len(second.certificate.settings["release_sha256"]) == 64
+    with pytest.raises(InputError, match="no release at"):
+        make(tmp_path, "nowhere", settings={"start": "release", "release": str(tmp_path / "missing")})
 
 
 def test_public_images_can_be_the_start(tmp_path: Path) -> None:

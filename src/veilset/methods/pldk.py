@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from veilset.core.errors import InputError
+from veilset.core.files import sha256_of
 from veilset.core.randomness import derive_seed, torch_generator
 from veilset.core.records import Images, Labels, Records
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
@@ -31,6 +31,7 @@ from veilset.privacy.mechanisms import Session
 from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import PublicFacts
 from veilset.release.format import load_release
+from veilset.release.layout import CERTIFICATE
 from veilset.training.augment import MILD
 from veilset.training.condensation import Condensation, CondensationConfig, Kind, PlainSums, Sums
 from veilset.training.dpsgd import PrivateTraining, sampling_rate_for, train_private
@@ -41,7 +42,7 @@ from veilset.training.gan_release import plan_labels, train_labels
 from veilset.training.knowledge import StudentConfig, train_student
 from veilset.training.plain import train_classifier
 from veilset.training.recipe import TrainingConfig
-from veilset.training.starts import starting_images
+from veilset.training.starts import rows_of_classes, starting_images
 from veilset.training.trajectories import Matching, MatchingConfig, Trajectory, train_plain_expert
 
 _EXPERT, _CONDENSATION = "expert", "condensation"
@@ -108,6 +109,14 @@ class PldkConfig(Config, MatchingConfig, CondensationConfig, StudentConfig):
         for name in ("expert_rate", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise InputError(f"Expected {name} > 0, got {getattr(self, name)}.")
+
+    def certified(self) -> dict[str, Any]:
+        """The settings, with the name of the other release and the SHA-256 of its certificate for its path."""
+        place = Path(self.release)
+        if self.release and not (place / CERTIFICATE).is_file():
+            raise InputError(f"There is no release at {place} to start from.")
+        known = {"release": place.name, "release_sha256": sha256_of(place / CERTIFICATE)} if self.release else {}
+        return super().certified() | known
 
 
 class Pldk(Method):
@@ -374,12 +383,12 @@ class Pldk(Method):
         kind, shape = self.config.start, self._facts.shape
         if kind == "real":
             assert plain is not None
-            return to_inputs(torch.from_numpy(plain[0][_rows_of(labels, plain[1])]))
+            return to_inputs(torch.from_numpy(plain[0][rows_of_classes(labels, plain[1])]))
         if kind == "release":
             other = load_release(Path(self.config.release))
             if tuple(other.images.shape[1:]) != tuple(shape):
                 raise InputError(f"Expected a release of images {shape}, got {other.images.shape[1:]}.")
-            return to_inputs(torch.from_numpy(other.images[_rows_of(labels, other.labels)]))
+            return to_inputs(torch.from_numpy(other.images[rows_of_classes(labels, other.labels)]))
         if kind == "auto":
             kind = "drawn" if public is None else "public"
         return starting_images(kind, shape, public, variation="none", blur=3, seed=context.seed)(0, len(labels))
@@ -387,14 +396,3 @@ class Pldk(Method):
     def _drawn(self, count: int, context: Context) -> Tensor:
         seed = derive_seed(context.seed, "pldk patterns")
         return starting_images("drawn", self._facts.shape, None, variation="none", blur=3, seed=seed)(0, count)
-
-
-def _rows_of(wanted: Labels, labels: Labels) -> NDArray[np.int64]:
-    """For each wanted label the next row of that class, from the first again when they run out."""
-    rows = np.zeros(len(wanted), dtype=np.int64)
-    for label in np.unique(wanted):
-        own = np.flatnonzero(labels == label)
-        if len(own) == 0:
-            raise InputError(f"There is no image of class {label} to start from.")
-        rows[wanted == label] = np.resize(own, int((wanted == label).sum()))
-    return rows

@@ -5,12 +5,13 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from veilset.core.errors import InputError
 from veilset.core.randomness import numpy_generator, torch_generator
-from veilset.core.records import Records
+from veilset.core.records import Labels, Records
 from veilset.data import pixels
 from veilset.models.patterns import drawn_patterns
 from veilset.training.variations import Variation, vary
@@ -62,6 +63,17 @@ def public_pictures(public: Records, shape: tuple[int, int, int], rows: np.ndarr
     height, width, channels = shape
     images = pixels.resize(pixels.to_channels(public.read(np.sort(rows)), channels), height, width)
     return torch.from_numpy(np.array(images)).permute(0, 3, 1, 2).float() / 255
+
+
+def rows_of_classes(wanted: Labels, labels: Labels) -> NDArray[np.int64]:
+    """For each wanted label the next row of that class, from the first again when they run out."""
+    rows = np.zeros(len(wanted), dtype=np.int64)
+    for label in np.unique(wanted):
+        own = np.flatnonzero(labels == label)
+        if len(own) == 0:
+            raise InputError(f"There is no image of class {label} to start from.")
+        rows[wanted == label] = np.resize(own, int((wanted == label).sum()))
+    return rows
 
 
 def _public(public: Records, shape: tuple[int, int, int], variation: Variation, seed: int) -> Batch:
