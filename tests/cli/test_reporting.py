@@ -105,6 +105,10 @@ def test_compare_tells_what_failed(tmp_path):
     assert done.exit_code == 1
     assert "merf on a, epsilon 1, seed 0 failed" in done.stderr
     assert "nothing to compare" in done.stderr
+    shown = run("compare", "suite.toml", "--out", "out", "--only-show")
+    assert shown.exit_code == 1
+    assert "failed" not in shown.stderr  # nothing was tried
+    assert "nothing to compare" in shown.stderr
 
 
 def test_the_demo_ends_with_a_report(monkeypatch, tmp_path):

@@ -59,6 +59,7 @@ def test_finished_cells_are_not_run_again(suite, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         compare(suite, tmp_path / "out", tmp_path, runner=runner)
     assert len(read_lines(tmp_path / "out" / RESULTS)) == 3
+    assert len(compare(suite, tmp_path / "out", tmp_path, runner=runner, run_missing=False).lines) == 3
     done = compare(suite, tmp_path / "out", tmp_path, runner=runner)
     assert len(done.lines) == 8
     assert len(ran) == 9  # only the interrupted cell ran twice

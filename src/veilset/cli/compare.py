@@ -16,6 +16,9 @@ def compare(
     data: Annotated[
         Path | None, typer.Option("--data", help="Where relative data paths start.  [default: $VEILSET_DATA]")
     ] = None,
+    only_show: Annotated[
+        bool, typer.Option("--only-show", help="Write tables and plots of what is finished; run nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run every method on every dataset and write JSON lines, a Markdown and an HTML table, and plots."""
@@ -28,11 +31,12 @@ def compare(
 
     console = Console(as_json=as_json)
     wanted = read_suite(suite)
-    done = run_suite(wanted, out, data_folder(suite, data).resolve(), progress=RichProgress())
+    folder = data_folder(suite, data).resolve()
+    done = run_suite(wanted, out, folder, run_missing=not only_show, progress=RichProgress())
     for title, reason in done.failures:
         console.warn(f"{title} failed: {reason}")
     if not done.lines:
-        raise VeilsetError("No cell of the suite ended well, so there is nothing to compare.")
+        raise VeilsetError("No cell of the suite has ended well, so there is nothing to compare.")
     rows = rows_of(done.lines, {each.name: each.published or each.name for each in wanted.datasets})
     plots = plots_of(rows)
     for name, picture in plots.items():

@@ -34,7 +34,13 @@ class Comparison:
 
 
 def compare(
-    suite: Suite, out: Path, folder: Path, *, progress: Progress = SILENT, runner: Runner | None = None
+    suite: Suite,
+    out: Path,
+    folder: Path,
+    *,
+    run_missing: bool = True,
+    progress: Progress = SILENT,
+    runner: Runner | None = None,
 ) -> Comparison:
     """Run what is missing: finished cells are taken from the results in `out`, failed ones are tried again."""
     runner = runner or run_cell
@@ -44,7 +50,7 @@ def compare(
     with _opened(out / RESULTS) as file, progress.task(f"comparing {suite.name}", len(todo)) as task:
         done = {line["key"]: line for line in read_lines(out / RESULTS)}
         for cell in todo:
-            if cell.key not in done:
+            if cell.key not in done and run_missing:
                 progress.note(cell.title)
                 commit = _commit()  # that the cell starts from: the tree may move on while it runs
                 try:
