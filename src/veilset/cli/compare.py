@@ -46,11 +46,8 @@ def compare(
     names = list(dict.fromkeys(name for row in rows for name in row.ours))
     console.table(
         wanted.name,
-        ["dataset", "epsilon", *names],
-        [
-            [row.dataset, f"{row.epsilon:g}", *(row.ours[n].shown if n in row.ours else "" for n in names)]
-            for row in rows
-        ],
+        ["method", *(f"{row.dataset} epsilon {row.epsilon:g}" for row in rows)],
+        [[name, *(row.ours[name].shown if name in row.ours else "" for row in rows)] for name in names],
     )
     console.say(f"Results: {out / RESULTS}. Read {out / 'table.md'} or {out / 'comparison.html'}.")
     failures = [{"cell": title, "reason": reason} for title, reason in done.failures]
