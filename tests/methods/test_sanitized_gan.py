@@ -53,7 +53,8 @@ def test_every_form_makes_a_release_that_verifies(settings: dict[str, str], tmp_
     assert found.ok, found.problems
     assert found.epsilon == pytest.approx(8.0, abs=0.01)
     assert release.images.shape == (20, 16, 16, 1)
-    assert sorted(set(release.labels)) == [0, 1]
+    seen = set(release.labels.tolist())  # a classifier labels what it sees, and that may be one class
+    assert seen == {0, 1} or ("teacher_share" in settings and seen < {0, 1})
 
 
 def test_the_classifier_holds_the_classes_apart_unless_it_has_no_weight(tmp_path: Path) -> None:
