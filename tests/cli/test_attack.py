@@ -68,7 +68,11 @@ def test_the_result_and_the_pictures(place):
     assert result["not_for_release"]
     assert len(result["release"]["certificate_sha256"]) == 64
     assert json.loads((place / "attacks.json").read_text()) == result
-    assert (place / "pictures" / "closest-pairs.png").read_bytes().startswith(b"\x89PNG")
+    pairs = place / "pictures" / "closest-pairs.png"
+    if result["attacks"][-1]["details"]["nearest_is_a_member"] > 0:  # the release's noise decides
+        assert pairs.read_bytes().startswith(b"\x89PNG")
+    else:
+        assert not pairs.exists()
 
 
 def test_people_read_plain_words_and_what_is_not_proved(place):

@@ -125,3 +125,13 @@ def test_a_release_that_copies_members_is_found(digits):
     images, rows = nearest.pictures["closest-pairs"]
     shown = np.abs(images[rows == 0].astype(int) - images[rows == 1])
     assert shown.max() <= 9, "the closest pairs are the copies and their originals"
+
+
+def test_where_no_image_is_nearest_to_a_member_there_is_no_pair_to_show(digits):
+    members, nonmembers, _ = digits
+    target = Target(description="copies of nonmembers", classes=10, released=nonmembers.images)
+    (nearest,) = run_attacks(target, members, nonmembers, attacks="nearest-neighbour").results
+    assert bool(nearest.pictures) == (nearest.details["nearest_is_a_member"] > 0)
+    one = Target(description="one nonmember", classes=10, released=np.repeat(nonmembers.images[:1], 5, axis=0))
+    found = run_attacks(one, members, nonmembers, attacks="nearest-neighbour").results[0]
+    assert bool(found.pictures) == (found.details["nearest_is_a_member"] > 0)

@@ -97,7 +97,8 @@ def _nearest_neighbour(setting: Setting) -> Outcome:
             "copies_of_members": int((copied & attacked.is_member[places]).sum()),
             "copies_of_nonmembers": int((copied & ~attacked.is_member[places]).sum()),
         },
-        pictures={"closest-pairs": _closest_pairs(setting.released, attacked, ratios, places)},
+        # Where no released image is nearest to a member there is no pair to show.
+        pictures={"closest-pairs": _closest_pairs(setting.released, attacked, ratios, places)} if to_members else {},
     )
 
 
