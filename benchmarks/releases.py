@@ -59,9 +59,7 @@ def options(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def measure_all(
-    measure: Callable[[str, float, int, argparse.Namespace], Line], asked: argparse.Namespace, out: Path
-) -> None:
+def measure_all(measure: Measure, asked: argparse.Namespace, out: Path) -> None:
     """One line for each dataset, epsilon and seed that the options name."""
     for seed in asked.seed:
         for epsilon in asked.epsilon:
