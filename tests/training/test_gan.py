@@ -22,6 +22,7 @@ from veilset.training.gan import (
     penalty_on_generated,
     real_losses,
     sample_images,
+    too_alike,
     weighed_alike,
 )
 from veilset.training.gan_health import inspect, require_finite
@@ -62,6 +63,27 @@ def test_the_penalty_is_the_squared_length_of_the_gradient() -> None:
 
     penalty = penalty_on_generated(critic, torch.rand(5, 1, 4, 4), torch.zeros(5, dtype=torch.int64))
     assert penalty.item() == pytest.approx(float(weights.square().sum()), rel=1e-5)
+
+
+def test_only_images_that_are_too_alike_are_pushed_apart() -> None:
+    apart = torch.zeros(4, 1, 8, 8)
+    apart[2:] = 0.5  # images 0 and 2 are of one class, 1 and 3 of the other
+    assert too_alike(apart, 2, 0.12) == 0.0
+    assert too_alike(torch.zeros(4, 1, 8, 8), 2, 0.12) == pytest.approx(0.12, abs=1e-3)
+    assert too_alike(torch.zeros(2, 1, 8, 8), 2, 0.12) == 0.0, "a batch without a pair"
+    checkers = torch.zeros(4, 1, 8, 8)
+    checkers[2:, :, ::2, ::2] = checkers[2:, :, 1::2, 1::2] = 0.2
+    checkers[:2, :, ::2, 1::2] = checkers[:2, :, 1::2, ::2] = 0.2
+    assert too_alike(checkers, 2, 0.12) == pytest.approx(0.12, abs=1e-3), "fine noise counted as variety"
+
+
+def test_a_collapsed_generator_is_pushed_apart() -> None:
+    generator = build_generator("dcgan", size=16, channels=1, classes=2, latent_size=8, width=16, seed=0)
+    training = GeneratorTraining(generator, learning_rate=0.002)
+    before = float(too_alike(training.draw(16, "look")[0].detach(), 2, 0.2))
+    for _ in range(30):
+        training.descend(too_alike(training.draw(16, "step")[0], 2, 0.2))
+    assert float(too_alike(training.draw(16, "look")[0].detach(), 2, 0.2)) < 0.5 * before
 
 
 def test_the_balance_doubles_for_a_weak_critic_and_halves_for_a_strong_one() -> None:

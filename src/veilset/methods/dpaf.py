@@ -47,7 +47,7 @@ from veilset.training.class_statistics import require_square
 from veilset.training.conv1 import train_conv1_in_private, train_conv1_in_public
 from veilset.training.dpsgd import ClippedGradients, PrivateTraining, sampling_rate_for
 from veilset.training.dpsgd.trainer import to_inputs
-from veilset.training.gan import GeneratorTraining, Replay, public_batches
+from veilset.training.gan import GeneratorTraining, Replay, public_batches, too_alike
 from veilset.training.gan_release import FittedGenerator, plan_labels, train_labels
 
 _CONV1, _AGGREGATE, _CONV2 = "conv1", "aggregate", "conv2*"
@@ -83,6 +83,7 @@ class Dpaf(AdversarialMethod):
         "fast": {"steps": 40, "width": 16, "conv1_steps": 20},
         "paper": {
             "conv1": "classifier", "generator_sees": "samples", "memory": 1, "teacher_share": 0.0, "keep_fraction": 0.9,
+            "least_difference": 0.0,
         },
     }  # fmt: skip
 
@@ -324,6 +325,8 @@ class AggregatedTraining:
         if self.teacher is not None and config.teacher_weight:
             shown = slice(config.teacher_images)
             loss = loss + config.teacher_weight * functional.cross_entropy(self.teacher(images[shown]), labels[shown])
+        if config.least_difference:
+            loss = loss + too_alike(images, self.facts.classes, config.least_difference)
         self.of_generator.descend(loss, rate)
         self.replay.add(rows, labels)
 

@@ -44,6 +44,8 @@ class AggregatedConfig:
         teacher_share: of the privacy, for a classifier that labels the release; 0 leaves it out.
         teacher_weight: of its cross-entropy to the class that was asked for.
         teacher_images: images of a generator step that it looks at.
+        least_difference: of two generated images of one class, pixels in [0, 1]; less is pushed apart, against
+            collapse. 0 leaves it out, as in the paper.
         pretrained: on public images before the private ones: the "critic", "both" networks, or "nothing".
         pretraining_steps: turns of that; they cost nothing.
         latent_size: length of the generator's latent vector.
@@ -79,6 +81,7 @@ class AggregatedConfig:
     teacher_share: float = 0.3
     teacher_weight: float = 0.01
     teacher_images: int = 30
+    least_difference: float = 0.3
     pretrained: Pretrained = "nothing"
     pretraining_steps: int = 100
     latent_size: int = 64
@@ -103,6 +106,8 @@ class AggregatedConfig:
         for name in ("conv1", "critic", "conv2", "generator"):
             if not getattr(self, f"{name}_learning_rate") > 0:
                 raise InputError(f"Expected {name}_learning_rate > 0.")
+        if not self.least_difference >= 0:
+            raise InputError(f"Expected least_difference >= 0, got {self.least_difference}.")
         if not self.top_decay > 0:
             raise InputError(f"Expected top_decay > 0, got {self.top_decay}.")
         if self.steps < self.mu:

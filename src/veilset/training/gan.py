@@ -64,6 +64,20 @@ def penalty_on_generated(critic: Critic, images: Tensor, labels: Tensor) -> Tens
     return gradient.flatten(1).square().sum(dim=1).mean()
 
 
+def too_alike(images: Tensor, classes: int, least: float) -> Tensor:
+    """How far two images of one class fall short of a wanted difference, on average; 0 where they do not.
+
+    The pairs are a batch's images i and i + classes, as `GeneratorTraining.draw` orders them. Their difference is the
+    root mean square over pictures shrunk to a quarter, where fine noise does not count as variety. A batch without a
+    pair gives 0.
+    """
+    if len(images) <= classes:
+        return images.new_zeros(())
+    small = functional.avg_pool2d(images, 4, ceil_mode=True)
+    squares = (small[:-classes] - small[classes:]).square().flatten(1).mean(dim=1)
+    return functional.relu(least - (squares + 1e-8).sqrt()).mean()
+
+
 def public_batches(
     public: Records | None, facts: PublicFacts, count: int, seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
