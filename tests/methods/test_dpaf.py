@@ -232,6 +232,7 @@ def test_an_aggregate_that_is_all_noise_is_refused() -> None:
         ({"conv2_share": 0.5, "teacher_share": 0.5}, "leave something for the aggregate"),
         ({"keep_fraction": 0.0}, "keep_fraction"),
         ({"width": 0}, "width of at least 1"),
+        ({"least_difference": -0.1}, "least_difference >= 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
