@@ -21,6 +21,7 @@ from veilset.privacy.gradients import GradientSteps
 from veilset.privacy.ledger import check_chain
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.training.aggregated import NoisyMeans, class_means, class_rows, row_bound, upstream_gradient
+from veilset.training.gan import too_alike
 
 FACTS = PublicFacts(units=60_000, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
 SMALL_FACTS = PublicFacts(units=100, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
@@ -269,3 +270,15 @@ def test_only_the_pretraining_of_both_moves_the_generator() -> None:
         assert not all(map(torch.equal, conv2, made.gradients.parameters))
     assert torch.equal(starts["critic"], after["critic"])
     assert not torch.equal(starts["both"], after["both"])
+
+
+def test_the_generator_is_pushed_towards_variety() -> None:
+    differences = {}
+    for least in ("0", "0.9"):
+        made = training(least_difference=least)
+        made._see_generated()
+        for step in range(10):
+            made._train_generator(torch.zeros(2, 1), str(step), 1.0)
+        images = made.of_generator.draw(40, "look")[0].detach()
+        differences[least] = 0.9 - float(too_alike(images, 2, 0.9))
+    assert differences["0.9"] > 1.2 * differences["0"]

@@ -136,10 +136,9 @@ class Dpaf(AdversarialMethod):
         """conv1 first; then, in the order of Algorithm 1, aggregate, conv3* and FC*, conv2*, generator."""
         facts, config = session.facts, self.config
         critic = _build(config, facts, context.seed).to(context.device)
-        size, _, channels = facts.shape
         generator = build_generator(
-            "modulated", size=size, channels=channels, classes=facts.classes, latent_size=config.latent_size,
-            seed=context.seed,
+            "modulated", size=facts.shape[0], channels=facts.shape[2], classes=facts.classes,
+            latent_size=config.latent_size, seed=context.seed,
         )  # fmt: skip
         if self.as_published:
             teacher = None
@@ -293,8 +292,7 @@ class AggregatedTraining:
         return means + noise * drawn.to(self.device)
 
     def _train_top(self, real: Tensor, noise: Tensor, step: str) -> None:
-        with torch.no_grad():
-            means = self._generated_means()
+        means = self._generated_means().detach()
         parameters = list(self.top.parameters())
         for turn in range(self.config.top_steps):
             loss = loss_on_noisy_aggregate(self.top, real, self._like_real(means, noise, f"{step}/{turn}"))
@@ -325,8 +323,7 @@ class AggregatedTraining:
         if self.teacher is not None and config.teacher_weight:
             shown = slice(config.teacher_images)
             loss = loss + config.teacher_weight * functional.cross_entropy(self.teacher(images[shown]), labels[shown])
-        if config.least_difference:
-            loss = loss + too_alike(images, self.facts.classes, config.least_difference)
+        loss = loss + too_alike(images, self.facts.classes, config.least_difference)
         self.of_generator.descend(loss, rate)
         self.replay.add(rows, labels)
 
