@@ -40,6 +40,7 @@ class Case:
 
     private: str
     epsilon: float
+    preset: str = "default"
     settings: Mapping[str, str] = field(default_factory=dict)
     metric: str = "accuracy"
     target: float | None = None
@@ -51,7 +52,7 @@ CASES = [
     Case(private="mnist", epsilon=10.0, target=65.0),
     Case(private="mnist", epsilon=1.0),
     Case(private="mnist", epsilon=10.0, settings=IN_TURN),
-    Case(private="chest_xray_64", epsilon=10.0, metric="balanced_accuracy", target=65.0),
+    Case(private="chest_xray_64", epsilon=10.0, preset="few", metric="balanced_accuracy", target=65.0),
 ]
 
 
@@ -60,7 +61,9 @@ def measure(case: Case, seed: int, extra: Mapping[str, str], *, validate: bool) 
     private, test = load(case.private, validate)
     vault = Vault(private, unit="group" if case.private in GROUPS else "record")
     settings = {**case.settings, **extra}
-    job = Job(method="sanitized_gan", epsilon=case.epsilon, delta=DELTA, settings=settings, seed=seed)
+    job = Job(
+        method="sanitized_gan", epsilon=case.epsilon, delta=DELTA, preset=case.preset, settings=settings, seed=seed
+    )
     clock, processor = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         run(vault, job, workspace=Path(folder) / "run").save(Path(folder) / "release")
@@ -83,6 +86,7 @@ def measure(case: Case, seed: int, extra: Mapping[str, str], *, validate: bool) 
         "delta": DELTA,
         "unit": vault.facts.unit,
         "seed": seed,
+        "preset": case.preset,
         "settings": settings,
         "samples": len(release),
         "accuracy": round(100 * result.accuracy, 2),

@@ -13,7 +13,7 @@ WIDTH, CLASSES = 6, 2
 def code_training(hidden: int = 8) -> CriticTraining:
     torch.manual_seed(0)
     critic = CodeCritic(WIDTH, CLASSES, hidden)
-    return CriticTraining(critic=critic, shape=(WIDTH,), batch=16, learning_rate=0.02, penalty=10.0)
+    return CriticTraining(critic=critic, shape=(WIDTH,), learning_rate=0.02, penalty=10.0)
 
 
 def query(updates: int, shape: tuple[int, ...] = (WIDTH,), at: float = 0.0) -> dict[str, torch.Tensor]:
@@ -40,6 +40,30 @@ def test_its_gradient_points_from_the_generated_to_the_real(hidden: int) -> None
     assert float(answer.norm(dim=1).mean()) == pytest.approx(1.0, abs=0.35)  # the penalty draws the slope to 1
 
 
+def test_a_rare_class_is_heard_like_a_common_one() -> None:
+    training = code_training(hidden=0)
+    torch.manual_seed(2)
+    labels = torch.where(torch.arange(40) < 4, 0, 1)
+    # Far from the origin, where a class that weighs less than its images would be pulled back to it.
+    far, direction = torch.tensor([0, 5.0, 0, 0, 0, 0]), torch.tensor([1.0, 0, 0, 0, 0, 0])
+    rows = 0.1 * torch.randn(40, WIDTH) + far + torch.where(labels == 0, 1.0, -1.0)[:, None] * direction
+    asked = query(80)
+    asked["fakes"], asked["points"] = asked["fakes"] + far, asked["points"] + far
+    _, answer = training.advance(training.start(), rows, labels, torch.tensor(40), asked)
+    cosine = torch.nn.functional.cosine_similarity(answer, direction[None])
+    assert bool((cosine[0::2] > 0.9).all())
+    assert bool((cosine[1::2] < -0.9).all())
+
+
+def test_of_a_class_that_the_shard_lacks_nothing_is_said() -> None:
+    training = code_training()
+    rows, labels = torch.randn(20, WIDTH), torch.ones(20, dtype=torch.int64)
+    state, answer = training.advance(training.start(), rows, labels, torch.tensor(20), query(5))
+    assert bool((answer[0::2] == 0).all())
+    assert bool((answer[1::2] != 0).any(dim=1).all())
+    assert all(bool(torch.isfinite(leaf).all()) for leaf in tree_leaves(state))
+
+
 def test_padding_is_not_seen() -> None:
     training = code_training()
     rows, labels = torch.randn(20, WIDTH), torch.arange(20) % CLASSES
@@ -59,7 +83,7 @@ def test_many_at_once_do_not_hear_of_each_other(kind: str) -> None:
     if kind == "image":
         shape = (1, 16, 16)  # type: ignore[assignment]
         critic = build_critic("dcgan", size=16, channels=1, classes=CLASSES, width=16, norm="none")
-        training = CriticTraining(critic=critic, shape=shape, batch=16, learning_rate=1e-3, penalty=10.0)
+        training = CriticTraining(critic=critic, shape=shape, learning_rate=1e-3, penalty=10.0)
     torch.manual_seed(4)
     rows = torch.randn(3, 12, torch.Size(shape).numel())
     labels, counts = torch.arange(12).repeat(3, 1) % CLASSES, torch.tensor([12, 12, 12])

@@ -68,7 +68,7 @@ class SanitizedGanConfig(Config):
         clip_norm: of a whole answer; answers are usually longer, so that all count alike.
         critic_updates: updates of a critic before each answer.
         warmup: updates of a critic before its first.
-        critic_batch: private rows of an update.
+        critic_batch: generated rows of an update; each is set against a private one of its class.
         critic_rate: learning rate of the critics.
         penalty: weight of the gradient penalty.
         hidden: units of the hidden layer of a code critic; 0 is a linear map for each class.
@@ -105,7 +105,7 @@ class SanitizedGanConfig(Config):
     code_size: int = 64
     brightness: float = 1.0
     pictures: int = 2000
-    generator: Literal["modulated", "dcgan", "resnet"] = "modulated"
+    generator: Literal["modulated", "smooth", "dcgan", "resnet"] = "modulated"
     latent: Literal["gaussian", "bernoulli"] = "gaussian"
     latent_size: int = 64
     width: int = 64
@@ -153,6 +153,8 @@ class SanitizedGan(AdversarialMethod):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
         "labelled": {"teacher_share": 0.3},
+        # For a few thousand units: fewer noised coordinates, images no finer than those, critics that keep up.
+        "few": {"generator": "smooth", "code_size": 16, "points": 4, "critic_updates": 20, "learning_rate": 1e-3},
         "fast": {"steps": 30, "most_critics": 100, "warmup": 20, "pictures": 600, "code_size": 32},
         "paper": {
             "critic": "image", "most_critics": 100, "points": 32, "generator": "dcgan", "latent_size": 100,
@@ -298,7 +300,6 @@ class Rounds:
         self.critic = CriticTraining(
             critic=critic,
             shape=self.shape[1:],
-            batch=config.critic_batch,
             learning_rate=config.critic_rate,
             penalty=config.penalty,
         )

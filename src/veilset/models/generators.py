@@ -2,7 +2,8 @@
 
 Nothing in them mixes records, so an image depends on its own latent and class alone. `ConditionalGenerator` is made for
 methods in which every gradient step also pays for the features of the images, on a CPU: most of its weights are in the
-first linear map, and the convolutions that follow are few, narrow and transposed. The other two have the forms that
+first linear map, and the convolutions that follow are few, narrow and transposed; `SmoothGenerator` enlarges
+its images. The other two have the forms that
 are usual in adversarial training: `DCGANGenerator` (Radford et al. 2016), a stack of transposed convolutions, and
 `ResNetGenerator` (Gulrajani et al. 2017, Miyato et al. 2018), residual blocks whose norms are scaled by the class.
 """
@@ -27,11 +28,13 @@ GENERATORS: Registry[Callable[..., nn.Module]] = Registry(
     "generator",
     {
         "modulated": "veilset.models.generators:ConditionalGenerator",
+        "smooth": "veilset.models.generators:SmoothGenerator",
         "dcgan": "veilset.models.generators:DCGANGenerator",
         "resnet": "veilset.models.generators:ResNetGenerator",
     },
 )
 
+_SMALLEST_SIDE = 16
 # Sides up to this are reached from size/4, larger ones from size/8: the linear map must not grow without bound.
 _LARGEST_SIDE_OF_TWO_STAGES = 40
 
@@ -96,6 +99,26 @@ class ConditionalGenerator(nn.Module):
         padded = functional.pad(maps, (1, 1, 1, 1), mode="replicate")
         logits = functional.conv2d(padded, self.get_buffer("smoothing"), groups=self.channels)
         return torch.sigmoid(_LOGIT_GAIN * _cut(logits, self.size))
+
+
+class SmoothGenerator(nn.Module):
+    """A small `ConditionalGenerator` whose images are enlarged: nothing in them is finer than a critic can see.
+
+    Where few private images mean coarse and noisy answers, the fine patterns of a larger generator are never told off.
+    The arguments are those of `ConditionalGenerator`.
+    """
+
+    def __init__(self, size: int, channels: int, classes: int, latent_size: int = 64, width: int = 64) -> None:
+        super().__init__()
+        _check(size, channels, classes, latent_size, width)
+        self.size, self.channels, self.classes = size, channels, classes
+        self.latent_size, self.width = latent_size, width
+        self.small = ConditionalGenerator(_SMALLEST_SIDE, channels, classes, latent_size, width)
+
+    def forward(self, latents: Tensor, classes: Tensor) -> Tensor:
+        """Images in [0, 1], (batch, channels, size, size); arguments as in `ConditionalGenerator`."""
+        images = functional.interpolate(self.small(latents, classes), (self.size, self.size), mode="bicubic")
+        return images.clamp(0, 1)
 
 
 class DCGANGenerator(nn.Module):
@@ -216,8 +239,8 @@ def rebuild_generator(description: Mapping[str, Any], weights: Mapping[str, Tens
 
 
 def _check(size: int, channels: int, classes: int, latent_size: int, width: int) -> None:
-    if not 16 <= size <= 64:
-        raise InputError(f"Expected a size of 16 to 64 pixels, got {size}. Resize the images.")
+    if not _SMALLEST_SIDE <= size <= 64:
+        raise InputError(f"Expected a size of {_SMALLEST_SIDE} to 64 pixels, got {size}. Resize the images.")
     if min(channels, classes, latent_size) < 1:
         raise InputError(
             f"Expected channels, classes and latent_size of at least 1, got {channels}, {classes}, {latent_size}."

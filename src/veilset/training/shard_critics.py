@@ -53,14 +53,12 @@ class CriticTraining:
     Args:
         critic: what every critic starts as.
         shape: of one point that it scores; feature rows are flat.
-        batch: private rows of an update.
         learning_rate: of Adam.
         penalty: weight of the gradient penalty.
     """
 
     critic: nn.Module
     shape: tuple[int, ...]
-    batch: int
     learning_rate: float
     penalty: float
 
@@ -73,21 +71,27 @@ class CriticTraining:
     def advance(self, state: State, rows: Tensor, labels: Tensor, count: Tensor, query: Query) -> tuple[State, Tensor]:
         """An update for each generated batch of `query` (its "fakes"), then the gradient of the scores at its "points".
 
-        `count` of the rows are real. The answer has the shape of the points.
+        Every generated point is set against a real one of its class, so that a class which is rare in the shard is
+        heard like any other; of a class that the shard lacks, the critic learns and says nothing. `count` of the rows
+        are real. The answer has the shape of the points.
         """
         now: dict[str, Any] = dict(state)
-        for fakes, fake_labels in zip(query["fakes"], query["fake_labels"], strict=True):
-            places = (torch.rand(self.batch) * count).long()
-            real, own = rows[places].view(self.batch, *self.shape), labels[places]
-            mix = torch.rand(self.batch, *(1 for _ in self.shape))
-            between = mix * real + (1 - mix) * fakes[: self.batch]
-            gradient = grad(self._loss)(now["weights"], real, own, fakes, fake_labels, between)
+        present = torch.arange(len(rows)) < count
+        for fakes, classes in zip(query["fakes"], query["fake_labels"], strict=True):
+            own = present & (labels == classes[:, None])
+            known = own.any(dim=1)
+            wanted = (torch.rand(len(fakes)) * own.sum(dim=1)).long()
+            places = (own.cumsum(dim=1) <= wanted[:, None]).sum(dim=1) * known
+            real = rows[places].view(-1, *self.shape)
+            mix = torch.rand(len(fakes), *(1 for _ in self.shape))
+            gradient = grad(self._loss)(now["weights"], real, fakes, mix * real + (1 - mix) * fakes, classes, known)
             now = self._adam(now, gradient)
 
         def total(points: Tensor) -> Tensor:
             return self._score(now["weights"], points, query["labels"]).sum()
 
-        answer: Tensor = grad(total)(query["points"])
+        known = (present & (labels == query["labels"][:, None])).any(dim=1)
+        answer: Tensor = grad(total)(query["points"]) * known.view(-1, *(1 for _ in self.shape))
         return now, answer
 
     def _score(self, weights: Weights, points: Tensor, labels: Tensor) -> Tensor:
@@ -95,16 +99,16 @@ class CriticTraining:
         return scores
 
     def _loss(
-        self, weights: Weights, real: Tensor, own: Tensor, fakes: Tensor, fake_labels: Tensor, between: Tensor
+        self, weights: Weights, real: Tensor, fakes: Tensor, between: Tensor, classes: Tensor, known: Tensor
     ) -> Tensor:
-        """Equation 3.5 of the thesis: fake minus real, and the penalty at points between them."""
+        """Equation 3.5 of the thesis over the known pairs: fake minus real, and the penalty at points between them."""
 
         def total(points: Tensor) -> Tensor:
-            return self._score(weights, points, own).sum()
+            return self._score(weights, points, classes).sum()
 
         slope = grad(total)(between).flatten(1).square().sum(dim=1).add(1e-12).sqrt()
-        distance = self._score(weights, fakes, fake_labels).mean() - self._score(weights, real, own).mean()
-        loss: Tensor = distance + self.penalty * (slope - 1).square().mean()
+        distance = self._score(weights, fakes, classes) - self._score(weights, real, classes)
+        loss: Tensor = (known * (distance + self.penalty * (slope - 1).square())).mean()
         return loss
 
     def _adam(self, state: dict[str, Any], gradient: Weights) -> dict[str, Any]:
