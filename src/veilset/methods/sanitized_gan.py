@@ -154,7 +154,7 @@ class SanitizedGan(AdversarialMethod):
         "default": {},
         "labelled": {"teacher_share": 0.3},
         # For a few thousand units: fewer noised coordinates, images no finer than those, critics that keep up.
-        "few": {"generator": "smooth", "code_size": 16, "points": 4, "critic_updates": 20, "learning_rate": 1e-3},
+        "few": {"generator": "smooth", "code_size": 16, "critic_updates": 20, "learning_rate": 1e-3},
         "fast": {"steps": 30, "most_critics": 100, "warmup": 20, "pictures": 600, "code_size": 32},
         "paper": {
             "critic": "image", "most_critics": 100, "points": 32, "generator": "dcgan", "latent_size": 100,
