@@ -1,6 +1,7 @@
 """DP-ImgSyn from end to end: a release, its verification, and what students of data.npz alone reach on the test set.
 
     scripts/bench imgsyn [--suite main table2 table4 noise photos] [--only chest] [--seeds 0 1 2] [--samples N]
+    scripts/bench imgsyn --suite table4 --samples 10000 --student-epochs 4 --student-rate 0.001
 
 Each run is a process of its own and appends one JSON line to benchmarks/results/imgsyn.jsonl, with the paper's figure
 beside ours where it has one (its epsilon does not hold for the aligned images; docs/imgsyn.md). Data comes from
@@ -37,6 +38,7 @@ from veilset.pipeline.synthesize import Job, run
 from veilset.privacy.vault import Vault
 from veilset.release.format import load_release
 from veilset.release.verify import verify_release
+from veilset.training.recipe import TrainingConfig
 from veilset.training.teachers import rebuild_teacher
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -141,7 +143,9 @@ def load(name: str, validate: bool) -> tuple[ImageSet, ImageSet]:
     return train.subset(np.flatnonzero(~outside)), train.subset(np.flatnonzero(outside))
 
 
-def measure(case: Case, seed: int, samples: int | None, extra: Mapping[str, str], *, validate: bool) -> dict[str, Any]:
+def measure(
+    case: Case, seed: int, samples: int | None, extra: Mapping[str, str], recipe: TrainingConfig, *, validate: bool
+) -> dict[str, Any]:
     """Make, verify and load one release, and train its students."""
     private, test = load(case.private, validate)
     vault = Vault(private, unit="group" if case.private in GROUPS else "record")
@@ -163,13 +167,14 @@ def measure(case: Case, seed: int, samples: int | None, extra: Mapping[str, str]
     for student in case.students:
         result = evaluate_utility(
             release.images, release.labels, release.soft_labels, vault.facts.classes, test,
-            student=student, seeds=1, first_seed=seed,
+            student=student, seeds=1, first_seed=seed, config=recipe,
         )  # fmt: skip
         scores[student] = {
             "accuracy": round(100 * result.accuracy, 2),
             "balanced_accuracy": round(100 * result.balanced_accuracy, 2),
             "seconds": round(result.seconds),
         }
+        print(f"{student}: {scores[student]}", flush=True)
     if seed == 0 and case.public in SHOWN and not validate:
         name = f"imgsyn-{case.private}-from-{case.public}-eps{case.epsilon:g}.png".translate(str.maketrans("_:", "--"))
         write_grid(ROOT / "docs" / "images" / name, release.images, release.labels)
@@ -187,6 +192,8 @@ def measure(case: Case, seed: int, samples: int | None, extra: Mapping[str, str]
         "samples": len(release),
         "teacher_accuracy": round(100 * float((teacher == test.labels).mean()), 2),
         "students": scores,
+        "student_epochs": recipe.epochs_for(len(release)),
+        "student_rate": recipe.learning_rate,
         "metric": case.metric,
         "target": case.target,
         "paper": case.paper,
@@ -211,11 +218,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name has this text")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--samples", type=int, default=None)
+    parser.add_argument("--student-epochs", type=int, default=None)
+    parser.add_argument("--student-rate", type=float, default=None)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--validate", action="store_true")
     parser.add_argument("--one", type=int, default=None, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     extra = dict(pair.split("=", 1) for pair in asked.set)
+    recipe = TrainingConfig(epochs=asked.student_epochs, learning_rate=asked.student_rate)
     for seed in asked.seeds:
         for suite in asked.suite:
             for number, case in enumerate(SUITES[suite]):
@@ -227,12 +237,14 @@ def main() -> None:
                 if asked.one is None:
                     command = [sys.executable, __file__, "--suite", suite, "--seeds", str(seed), "--one", str(number)]
                     command += ["--samples", str(asked.samples)] if asked.samples else []
+                    command += ["--student-epochs", str(asked.student_epochs)] if asked.student_epochs else []
+                    command += ["--student-rate", str(asked.student_rate)] if asked.student_rate else []
                     command += ["--validate"] if asked.validate else []
                     ended = subprocess.run([*command, "--set", *asked.set], timeout=TIME_LIMIT, check=False)
                     if ended.returncode:
                         print(f"{name} seed {seed} did not end well", flush=True)
                     continue
-                line = measure(case, seed, asked.samples, extra, validate=asked.validate)
+                line = measure(case, seed, asked.samples, extra, recipe, validate=asked.validate)
                 with (TRIALS if asked.validate else RESULTS).open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
                 reached = {student: score[case.metric] for student, score in line["students"].items()}
