@@ -42,7 +42,7 @@ def job(**settings: str) -> Job:
         {"teacher_share": "0.3", "scheme": "in_turn"},
         {"critic": "image"},
         {"latent": "bernoulli"},
-        {"generator": "smooth"},
+        {"generator": "smooth", "grain": "0.3"},
         {"hidden": "8"},
     ],
     ids=lambda settings: "-".join(settings.values()) or "default",

@@ -86,6 +86,7 @@ class SanitizedGanConfig(Config):
         teacher_weight: of that classifier's cross-entropy to the class that an image was asked for, while the generator
             learns.
         teacher_images: generated images of a step that it looks at.
+        grain: largest strength of noise on released images, so that no student counts on their being smooth.
         published_noise: noise multiplier of `--as-published`, 1.02 or 0.07 in the thesis.
     """
 
@@ -114,6 +115,7 @@ class SanitizedGanConfig(Config):
     teacher_share: float = 0.0
     teacher_weight: float = 0.3
     teacher_images: int = 30
+    grain: float = 0.0
     published_noise: float = 1.02
 
     def __post_init__(self) -> None:
@@ -132,8 +134,8 @@ class SanitizedGanConfig(Config):
                 "Expected warmup, penalty, hidden and teacher_weight >= 0 and ema_decay in [0, 1), got "
                 f"{self.warmup}, {self.penalty}, {self.hidden}, {self.teacher_weight} and {self.ema_decay}."
             )
-        if not 0 <= self.teacher_share < 1:
-            raise InputError(f"Expected teacher_share in [0, 1), got {self.teacher_share}.")
+        if not 0 <= self.teacher_share < 1 or not 0 <= self.grain < 1:
+            raise InputError(f"Expected teacher_share and grain in [0, 1), got {self.teacher_share}, {self.grain}.")
         if not 2 <= self.code_size < self.pictures:
             raise InputError(
                 f"Expected 2 <= code_size < pictures, got {self.code_size} and {self.pictures}. Lower code_size."
@@ -154,7 +156,7 @@ class SanitizedGan(AdversarialMethod):
         "default": {},
         "labelled": {"teacher_share": 0.3},
         # For a few thousand units: fewer noised coordinates, images no finer than those, critics that keep up.
-        "few": {"generator": "smooth", "code_size": 16, "critic_updates": 20, "learning_rate": 1e-3},
+        "few": {"generator": "smooth", "grain": 0.3, "code_size": 16, "critic_updates": 20, "learning_rate": 1e-3},
         "fast": {"steps": 30, "most_critics": 100, "warmup": 20, "pictures": 600, "code_size": 32},
         "paper": {
             "critic": "image", "most_critics": 100, "points": 32, "generator": "dcgan", "latent_size": 100,
@@ -244,6 +246,7 @@ class SanitizedGan(AdversarialMethod):
             facts=facts,
             device=rounds.training.device,
             bernoulli=self.config.latent == "bernoulli",
+            grain=self.config.grain,
         )
 
     def _priced(self, facts: PublicFacts, budget: Budget, answers: Event) -> list[Event]:
