@@ -83,8 +83,7 @@ class SanitizedGanConfig(Config):
         ema_decay: of the average of the generator's weights.
         teacher_share: share of the privacy for a classifier that labels the released images; 0 leaves the labels to the
             generator, as in the thesis. Not for a federation.
-        teacher_weight: of that classifier's cross-entropy to the class that an image was asked for, while the generator
-            learns.
+        teacher_weight: of that classifier's cross-entropy to the class asked for, while the generator learns.
         teacher_images: generated images of a step that it looks at.
         grain: largest strength of noise on released images, so that no student counts on their being smooth.
         published_noise: noise multiplier of `--as-published`, 1.02 or 0.07 in the thesis.
