@@ -14,6 +14,7 @@ from veilset.methods.sanitized_gan import SanitizedGan
 from veilset.pipeline.synthesize import Job, run
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.verify import verify_release
 
@@ -66,6 +67,12 @@ def test_the_classifier_holds_the_classes_apart_unless_it_has_no_weight(tmp_path
     assert not np.array_equal(*images)
 
 
+@pytest.mark.parametrize(("scheme", "drowned"), [("in_turn", True), ("together", False)])
+def test_an_answer_that_drowns_in_noise_is_told(scheme: str, drowned: bool, tmp_path: Path) -> None:
+    made = run(Vault(records()), job(scheme=scheme, critics="12"), workspace=tmp_path / "run")
+    assert any("times the answers" in warning for warning in made.certificate.warnings) == drowned
+
+
 def test_in_turn_is_noisier_by_the_root_of_the_number_of_critics() -> None:
     plan = SanitizedGan.configure("default", {"critics": "25", "steps": "100"}).plan(FACTS, Budget(10.0, 1e-5))
     together, in_turn = (float(plan.facts[name]) for name in plan.facts if name.startswith("noise"))
@@ -101,6 +108,7 @@ class _Scripted:
 
         class Critics:
             critics, together, steps_left = 3, True, 6
+            events = (Event(label="critics", noise_multiplier=1.0, count=6),)
 
             def kept(self) -> None:
                 return None

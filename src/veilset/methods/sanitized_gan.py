@@ -31,25 +31,25 @@ from veilset.core.records import Records
 from veilset.methods.adversarial import AdversarialMethod
 from veilset.methods.base import Config, Context
 from veilset.models.critics import build_critic
-from veilset.models.embeddings import ImageEmbedding
 from veilset.models.generators import build_generator
-from veilset.models.patterns import drawn_patterns
 from veilset.privacy.budget import Budget
 from veilset.privacy.critics import Critics, Query
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import PublicFacts
-from veilset.training.class_statistics import as_floats, require_square
+from veilset.training.class_statistics import require_square
 from veilset.training.gan import GeneratorTraining
 from veilset.training.gan_release import FittedGenerator, plan_labels, train_labels
 from veilset.training.shard_critics import CodeCritic, CriticTraining
+from veilset.training.sight import Sight, seen_shape
 
 _ANSWERS = "critics"
 _CHECKPOINT_EVERY = 10
-_COARSE_SIDE = 14
 _FEWEST_UNITS_PER_CRITIC = 5
 _FEWEST_POINTS = 8
+# Noise on a coordinate of an answer, in sizes of that coordinate, past which little is left to follow.
+_DROWNED = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +151,7 @@ class SanitizedGan(AdversarialMethod):
     releases = ("images", "labels", "soft_labels", "generator")
     config_type = SanitizedGanConfig
     config: SanitizedGanConfig
+    _noise = 0.0
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
         "labelled": {"teacher_share": 0.3},
@@ -209,6 +210,7 @@ class SanitizedGan(AdversarialMethod):
         if state is not None:
             rounds.training.load(state)
         asked = critics.critics if critics.together else 1
+        self._noise = 2 * critics.events[0].noise_multiplier / asked * math.sqrt(math.prod(rounds.shape))
         cold = 1 if critics.together else critics.critics  # visits until every critic has made its first
         with context.progress.task("training the generator", critics.steps_left) as task:
             while critics.steps_left:
@@ -219,6 +221,14 @@ class SanitizedGan(AdversarialMethod):
                 if rounds.training.step % _CHECKPOINT_EVERY == 0:
                     critics.keep(rounds.training.state())
         self.adopt(rounds, session.facts)
+
+    def warnings(self) -> list[str]:
+        """What images show, and that there was little but noise to follow, which images may hide."""
+        drowned = (
+            f"The noise on the critics' answers is {self._noise:.0f} times the answers: the generator can hardly have "
+            "learnt from them. Take scheme=together, more critics, fewer points or a larger epsilon."
+        )
+        return [*super().warnings(), *([drowned] if self._noise > _DROWNED else [])]
 
     def begin(self, facts: PublicFacts, context: Context) -> "Rounds":
         """1. Fix what critics see of an image, and what generator and critics start as. Reads no data."""
@@ -290,7 +300,14 @@ class Rounds:
 
     def __init__(self, config: SanitizedGanConfig, facts: PublicFacts, context: Context) -> None:
         self.config, (size, _, channels) = config, facts.shape
-        self.sight = _Sight(config, facts, context.seed, context.device)
+        self.sight = Sight(
+            facts.shape,
+            code_size=_codes(config),
+            brightness=config.brightness,
+            pictures=config.pictures,
+            seed=context.seed,
+            device=context.device,
+        )
         self.shape = answer_shape(config, facts)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(context.seed, "shard critics"))
@@ -359,42 +376,8 @@ class Rounds:
 
 def answer_shape(config: SanitizedGanConfig, facts: PublicFacts) -> tuple[int, ...]:
     """Points, and the coordinates of each of them."""
-    (size, _, channels), points = facts.shape, config.points or max(_FEWEST_POINTS, 2 * facts.classes)
-    if config.critic == "image":
-        return points, channels, size, size
-    return points, config.code_size + channels * (size // max(1, size // _COARSE_SIDE)) ** 2
+    return config.points or max(_FEWEST_POINTS, 2 * facts.classes), *seen_shape(facts.shape, _codes(config))
 
 
-class _Sight:
-    """What critics see of an image: its fixed code beside a coarse picture of it, or the image itself."""
-
-    def __init__(self, config: SanitizedGanConfig, facts: PublicFacts, seed: int, device: str) -> None:
-        """Fixed by drawn pictures and the seed."""
-        size, _, channels = facts.shape
-        self.device, self.embedding, self.coarse = device, None, max(1, size // _COARSE_SIDE)
-        if config.critic == "image":
-            return
-        pictures = drawn_patterns(config.pictures, size, channels, torch_generator(seed, "embedding pictures"))
-        self.embedding = ImageEmbedding(
-            "scattering",
-            pictures,
-            code_size=config.code_size,
-            random_features=4,
-            generator=torch_generator(seed, "embedding"),
-        ).to(device)
-        coarse = self._coarse(pictures)
-        self.mean = coarse.mean(dim=0)
-        self.scale = config.brightness * (coarse - self.mean).square().sum(dim=1).mean().rsqrt()
-
-    def points(self, images: Tensor) -> Tensor:
-        """Of images in [0, 1], (b, C, H, W); gradients flow to them."""
-        if self.embedding is None:
-            return images
-        return torch.cat([self.embedding.code(images), (self._coarse(images) - self.mean) * self.scale], dim=1)
-
-    def rows(self, images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
-        """Of 8-bit images (b, H, W, C): one flat row each, from that image alone."""
-        return self.points(as_floats(images, self.device)).flatten(1).cpu()
-
-    def _coarse(self, images: Tensor) -> Tensor:
-        return functional.avg_pool2d(images, self.coarse).flatten(1)
+def _codes(config: SanitizedGanConfig) -> int:
+    return config.code_size if config.critic == "code" else 0

@@ -2,10 +2,10 @@
 
 Nothing in them mixes records, so an image depends on its own latent and class alone. `ConditionalGenerator` is made for
 methods in which every gradient step also pays for the features of the images, on a CPU: most of its weights are in the
-first linear map, and the convolutions that follow are few, narrow and transposed; `SmoothGenerator` enlarges
-its images. The other two have the forms that
-are usual in adversarial training: `DCGANGenerator` (Radford et al. 2016), a stack of transposed convolutions, and
-`ResNetGenerator` (Gulrajani et al. 2017, Miyato et al. 2018), residual blocks whose norms are scaled by the class.
+first linear map, and the convolutions that follow are few, narrow and transposed; `SmoothGenerator` enlarges its
+images. The other two have the forms that are usual in adversarial training: `DCGANGenerator` (Radford et al. 2016), a
+stack of transposed convolutions, and `ResNetGenerator` (Gulrajani et al. 2017, Miyato et al. 2018), residual blocks
+whose norms are scaled by the class.
 """
 
 import itertools
