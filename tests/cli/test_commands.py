@@ -69,7 +69,7 @@ def result_of(done: Result) -> dict[str, Any]:
 
 def test_methods(run: Run) -> None:
     found = {m["name"]: m for m in result_of(run("methods", "--json"))["methods"]}
-    assert {"name", "guarantee", "needs_public", "releases", "paper"} <= set(found["tiny"])
+    assert {"name", "guarantee", "needs_public", "releases", "paper", "presets"} <= set(found["tiny"])
     assert "tiny" in run("methods").stdout
 
 

@@ -15,7 +15,7 @@ EpsilonOrNone = Annotated[float | None, _EPSILON]
 Delta = Annotated[
     float | None, typer.Option("--delta", help="Chance that the bound fails.  [default: largest 10^-k below 1/(10 n)]")
 ]
-Preset = Annotated[str, typer.Option("--preset", "-p", help="fast, default or paper.")]
+Preset = Annotated[str, typer.Option("--preset", "-p", help="fast, default, or another that `veilset methods` lists.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method.")]
 Seed = Annotated[int, typer.Option("--seed", help="Reproduces everything but the privacy noise.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
