@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +226,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name has this text")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--samples", type=int, default=None)
+    parser.add_argument("--students", nargs="+", default=None, help="these networks instead of the suite's")
     parser.add_argument("--student-epochs", type=int, default=None)
     parser.add_argument("--student-rate", type=float, default=None)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
@@ -245,6 +246,7 @@ def main() -> None:
                 if asked.one is None:
                     command = [sys.executable, __file__, "--suite", suite, "--seeds", str(seed), "--one", str(number)]
                     command += ["--samples", str(asked.samples)] if asked.samples else []
+                    command += ["--students", *asked.students] if asked.students else []
                     command += ["--student-epochs", str(asked.student_epochs)] if asked.student_epochs else []
                     command += ["--student-rate", str(asked.student_rate)] if asked.student_rate else []
                     command += ["--validate"] if asked.validate else []
@@ -252,6 +254,8 @@ def main() -> None:
                     if ended.returncode:
                         print(f"{name} seed {seed} did not end well", flush=True)
                     continue
+                if asked.students:
+                    case = replace(case, students=tuple(asked.students))
                 line = measure(case, seed, asked.samples, extra, recipe, validate=asked.validate)
                 with (TRIALS if asked.validate else RESULTS).open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")

@@ -17,7 +17,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +42,8 @@ from veilset.privacy.vault import Vault
 from veilset.training.latent_fit import MomentRows, Repair, Seen, positive
 from veilset.training.latent_search import InversionConfig, LatentSearch, SearchConfig, train_inversion
 from veilset.training.latent_space import LatentSpace
+from veilset.training.public_generator import make_generator
 from veilset.training.recipe import TrainingConfig
-from veilset.training.style_training import PRESETS, train_generator
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("VEILSET_DATA") or ROOT.parent / "shared" / "data")
@@ -91,13 +90,20 @@ def clothes() -> tuple[ImageSet, ImageSet]:
 
 
 def prepared(name: str, public: ImageSet, steps: int, inversion_steps: int, cache: Path) -> LatentSpace:
-    """The public generator, its coordinates and its inversion network, made once."""
+    """The public generator, its coordinates and its inversion network, made once; an eigen generator for 0 steps."""
     folder = cache / f"{name}-{steps}-{inversion_steps}"
     place = folder / "generator.safetensors"
     if not place.exists():
-        config = replace(PRESETS["default" if name == "celeba" else "fast"], steps=steps, mirrored=name == "celeba")
         folder.mkdir(parents=True, exist_ok=True)
-        save_generator(train_generator(public, config, checkpoint=cache / f"{name}.pt"), place)
+        generator = make_generator(
+            public,
+            "style" if steps else "eigen",
+            preset="default" if name == "celeba" else "fast",
+            steps=steps,
+            mirrored=name == "celeba",
+            checkpoint=cache / f"{name}.pt",
+        )
+        save_generator(generator, place)
     space = LatentSpace.of(load_generator(place), 0, folder / SPACE)
     train_inversion(space, InversionConfig(steps=inversion_steps), seed=0, checkpoint=folder / INVERSION)
     return space
@@ -117,7 +123,8 @@ def released(
         workspace = Path(place) / "run"
         workspace.mkdir()
         for name in (INVERSION, SPACE):
-            shutil.copy(folder / name, workspace / name)
+            if (folder / name).exists():  # an eigen generator needs no inversion network
+                shutil.copy(folder / name, workspace / name)
         job = Job(
             method="latent",
             epsilon=epsilon,
@@ -309,7 +316,7 @@ def main() -> None:
     """Measure what the options name and append one line each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=3000, help="of the style generator; 0 for an eigen generator")
     parser.add_argument("--inversion-steps", type=int, default=1000)
     parser.add_argument("--parts", nargs="+", default=["shift", "clip", "repairs", "gender", "picture"])
     parser.add_argument("--compared", type=int, default=1400, help="images on each side of an FID")
@@ -344,6 +351,7 @@ def main() -> None:
             "delta": DELTA,
             "seed": asked.seed,
             "settings": settings,
+            "generator": "style" if asked.steps else "eigen",
             "generator_steps": asked.steps,
             "inversion_steps": asked.inversion_steps,
             "cpu_seconds": round(time.process_time() - processor),

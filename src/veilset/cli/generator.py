@@ -1,8 +1,7 @@
 """`veilset generator`: train a public generator for the method latent, or convert one."""
 
-import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 
@@ -28,7 +27,10 @@ def train(
     public: Annotated[str, typer.Argument(metavar="PUBLIC", help="Public images: npz[:split], folder, ...")],
     *,
     out: Out,
-    preset: Annotated[str, typer.Option("--preset", "-p", help="fast, default or large.")] = "default",
+    kind: Annotated[
+        str, typer.Option("--kind", help="style: trained against a critic. eigen: seconds, and shows public images.")
+    ] = "style",
+    preset: Annotated[str, typer.Option("--preset", "-p", help="Of style: fast, default or large.")] = "default",
     steps: Annotated[
         int | None, typer.Option("--steps", min=1, help="Training steps.  [default: the preset's]")
     ] = None,
@@ -42,17 +44,20 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted training.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a style-based generator on PUBLIC images; no privacy is spent or claimed."""
+    """Train a generator on PUBLIC images; no privacy is spent or claimed."""
     from veilset.core.files import require_absent
     from veilset.core.registry import unknown_name
     from veilset.data.opening import open_images
     from veilset.models.generator_files import description_of, save_generator
-    from veilset.training.style_training import PRESETS, train_generator
+    from veilset.training.public_generator import GeneratorKind, make_generator
+    from veilset.training.style_training import PRESETS
     from veilset.training.threads import set_thread_count
 
     _check_out(out)
     require_absent(out)
     check_device(device)
+    if kind not in get_args(GeneratorKind):
+        raise unknown_name("kind", kind, list(get_args(GeneratorKind)))
     if preset not in PRESETS:
         raise unknown_name("preset", preset, list(PRESETS))
     checkpoint = out.with_name(f"{out.name}.veilset-training")
@@ -60,9 +65,16 @@ def train(
         raise InputError(f"An unfinished training is in {checkpoint}. Pass --resume, or remove it to start anew.")
     images = open_images(public, progress=RichProgress(), **data_options(size, channels, limit, labels, None, seed))
     set_thread_count()
-    config = dataclasses.replace(PRESETS[preset], mirrored=mirrored, steps=steps or PRESETS[preset].steps)
-    generator = train_generator(
-        images, config, seed=seed, device=device, checkpoint=checkpoint, progress=RichProgress()
+    generator = make_generator(
+        images,
+        cast(GeneratorKind, kind),
+        preset=preset,
+        steps=steps or 0,
+        mirrored=mirrored,
+        seed=seed,
+        device=device,
+        checkpoint=checkpoint,
+        progress=RichProgress(),
     )
     save_generator(generator, out)
     checkpoint.unlink(missing_ok=True)

@@ -4,7 +4,8 @@ Bie, "Find your private dataset inside StyleGAN: leveraging public GANs for in-d
 What we changed: the clip norm comes from public samples or from a paid quantile, not from private norms; mean and
 covariance are one release of one clipped vector, for each class in its own block; latents are straightened and scaled
 by public samples; what the inversion loses is undone by what it loses on public images; the noisy covariance is shrunk
-towards the public one. The preset `paper` does without the last three.
+towards the public one; samples start from those of the generator's own latents that fit. The preset `paper` does
+without the last three. Without a ready generator, public images along their principal directions are one.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity sqrt(1 + b^2) of the sum (b counts; training/
 latent_fit.py), the same of each round of an optional mixture (latent_mixture.py) and 1 of the optional histogram;
@@ -14,7 +15,7 @@ events one Gaussian each, un-subsampled; assumes that generator, search and coor
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -36,16 +37,25 @@ from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.vault import PublicFacts
 from veilset.training.latent_distance import DistanceName, require_distance
-from veilset.training.latent_fit import ClassLatents, Discriminant, MomentRows, Repair, Restore, Seen, direction_count
+from veilset.training.latent_draws import ClassLatents
+from veilset.training.latent_fit import Discriminant, MomentRows, Repair, Restore, Seen, direction_count
 from veilset.training.latent_mixture import MeanRows, Mixture
-from veilset.training.latent_search import InversionConfig, LatentSearch, SearchName, search_named, train_inversion
+from veilset.training.latent_search import (
+    InversionConfig,
+    LatentSearch,
+    SearchName,
+    public_answers,
+    require_shape,
+    search_named,
+    train_inversion,
+)
 from veilset.training.latent_space import LatentSpace
-from veilset.training.style_training import PRESETS, train_generator
+from veilset.training.public_generator import GeneratorKind, latent_size_of, make_generator
 
 _MOMENTS, _CLIP, _COMPONENTS = "latent moments", "latent clip norm", "latent components"
 _COMPONENTS_SHARE = 0.2  # of the privacy for the rounds of a mixture; the covariance needs the rest
 _COUNT_WEIGHT = 0.1
-_PUBLIC_SAMPLES = 2000
+_OWN_DRAWS = 20_000
 _EDGES = 64  # of the histogram for the clip norm
 _WIDEST = 4.0  # its last edge, in longest public lengths
 _AT_ONCE = 500
@@ -60,7 +70,8 @@ class LatentConfig(Config):
 
     Args:
         generator: a file of `veilset generator train` or `convert`; empty trains one on the public images.
-        generator_preset: of that training: "fast", "default" or "large".
+        generator_kind: "style" (trained against a critic) or "eigen" (public images along their principal directions).
+        generator_preset: of the training of a style generator: "fast", "default" or "large".
         generator_steps: of that training; 0 leaves it to the preset.
         mirrored: let that training mirror half of the images.
         search: "ff" (the inversion network), "opt", "opt_a", "opt_b" (descent from its answer, without penalty, with a
@@ -76,12 +87,14 @@ class LatentConfig(Config):
         repair: of the noisy covariance: "replace" (the paper's), "linear" or "spiked" (training/latent_fit.py).
         restore: what the inversion loses: "none", "spread" (the variance), "mean" (shifts of the mean, too) or "shift"
             (also of the covariance).
-        draws: "own" moves the generator's own latents to the fitted moments, "gaussian" draws normal ones.
+        draws: "chosen" prefers those of the generator's own latents that fit and moves them to the fitted moments,
+            "own" moves them without preference, "gaussian" draws normal ones.
         truncation: below 1 pulls samples towards their class' mean.
         balanced: draw all classes alike; False draws them as often as the noisy counts say.
     """
 
     generator: str = ""
+    generator_kind: GeneratorKind = "eigen"
     generator_preset: Literal["fast", "default", "large"] = "default"
     generator_steps: int = 0
     mirrored: bool = False
@@ -96,12 +109,13 @@ class LatentConfig(Config):
     clip_share: float = 0.1
     repair: Repair = "linear"
     restore: Restore = "shift"
-    draws: Literal["own", "gaussian"] = "own"
+    draws: Literal["chosen", "own", "gaussian"] = "chosen"
     truncation: float = 1.0
     balanced: bool = True
 
     def __post_init__(self) -> None:
         for name, kind in (
+            ("generator_kind", GeneratorKind),
             ("search", SearchName),
             ("distance", DistanceName),
             ("repair", Repair),
@@ -143,8 +157,15 @@ class Latent(Method):
     config: LatentConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
-        "fast": {"generator_preset": "fast", "inversion_steps": 300},
-        "paper": {"search": "opt_a", "repair": "replace", "restore": "none", "draws": "gaussian"},
+        "style": {"generator_kind": "style"},
+        "fast": {"generator_kind": "style", "generator_preset": "fast", "inversion_steps": 300},
+        "paper": {
+            "generator_kind": "style",
+            "search": "opt_a",
+            "repair": "replace",
+            "restore": "none",
+            "draws": "gaussian",
+        },
     }
 
     def requires_public(self) -> bool:
@@ -177,7 +198,7 @@ class Latent(Method):
         space = LatentSpace.of(generator, context.seed, _kept(context, _SPACE))
         search = self._search_in(space, context)
         size = self._directions(facts, noise, space.size)
-        found = self._public_answers(space, search, public, context)
+        found = public_answers(search, public, context.seed)
 
         # 1. The clip norm, from public samples or by a paid quantile.
         clip_norm = float(found[:, :size].norm(dim=1).quantile(self.config.clip_quantile))
@@ -219,7 +240,14 @@ class Latent(Method):
         covariances = mixture.covariances.repeat_interleave(self.config.components, dim=0)
         self._discriminant = Discriminant.of(shares, means, covariances)
         means, covariances = seen.undone(means, covariances, self.config.restore)
-        self._latents = ClassLatents.of(shares, means, covariances, space.size)
+        own = space.draw(_OWN_DRAWS, torch_generator(context.seed, "latent own draws")).cpu()
+        self._latents = ClassLatents.of(
+            shares,
+            means,
+            covariances,
+            None if self.config.draws == "gaussian" else own,
+            prefer=self.config.draws == "chosen",
+        )
         self._space, self._search, self._size, self._clip_norm = space, search, size, clip_norm
 
     def sample(self, count: int, seed: int = 0) -> Samples:
@@ -232,9 +260,7 @@ class Latent(Method):
         images, soft = [], []
         for start in range(0, count, _AT_ONCE):
             chosen = torch.from_numpy(drawn[start : start + _AT_ONCE])
-            own = self._space.draw(len(chosen), coins).cpu()
-            standard = own if self.config.draws == "own" else torch.randn(own.shape, generator=coins)
-            v = self._latents.place(standard, chosen, self.config.truncation)
+            v = self._latents.draw(partial(self._source, coins=coins), chosen, coins, self.config.truncation)
             pictures = self._space.stored(v.to(self._space.centre.device)).permute(0, 2, 3, 1)
             # The discriminant was fitted to what the search finds, so it judges that; a descent finds about v itself.
             answers = self._search(pictures) if self._search.config.steps == 0 else v
@@ -255,15 +281,22 @@ class Latent(Method):
         space = self._space
         weights = {f"generator.{name}": value for name, value in space.generator.state_dict().items()}
         weights |= {f"space.{name}": getattr(space, name) for name in ("centre", "directions", "deviations")}
-        weights |= {f"latents.{name}": getattr(self._latents, name) for name in ("shares", "means", "roots")}
+        weights |= {f"latents.{name}": value for name, value in vars(self._latents).items()}
         description = {
             "kind": "veilset.methods.latent:rebuild_sampler",
             "generator": description_of(space.generator),
             "directions": self._size,
             "components": self.config.components,
+            "draws": self.config.draws,
             "clip_norm": self._clip_norm,
         }
         return {"generator": ReleasedModel(weights=weights, description=description)}
+
+    def _source(self, count: int, coins: torch.Generator) -> Tensor:
+        """What samples are moved from."""
+        if self.config.draws == "gaussian":
+            return torch.randn(count, self._space.size, generator=coins)
+        return self._space.draw(count, coins).cpu()
 
     def _moved(self, mixture: Mixture, session: Session, search: LatentSearch, clip_norm: float) -> Mixture:
         """2b. Expectation-maximisation: each round sums what the components, already known, share out."""
@@ -286,7 +319,7 @@ class Latent(Method):
         if height != width:
             raise InputError(f"Expected square images, got {height}x{width}. Pass --size 32.")
         if not self.config.generator:
-            return PRESETS[self.config.generator_preset].latent_size
+            return latent_size_of(self.config.generator_kind, self.config.generator_preset, facts.shape)
         form = read_description(Path(self.config.generator))
         if (form["size"], form["channels"]) != (height, channels):
             raise InputError(
@@ -317,11 +350,13 @@ class Latent(Method):
             return load_generator(kept).to(context.device)
         if public is None:
             raise InputError("Expected public images or a generator. Pass --public or --set generator=FILE.")
-        _require_shape(public, facts.shape)
-        preset = PRESETS[self.config.generator_preset]
-        generator = train_generator(
+        require_shape(public, facts.shape)
+        generator = make_generator(
             public,
-            replace(preset, mirrored=self.config.mirrored, steps=self.config.generator_steps or preset.steps),
+            self.config.generator_kind,
+            preset=self.config.generator_preset,
+            steps=self.config.generator_steps,
+            mirrored=self.config.mirrored,
             seed=context.seed,
             device=context.device,
             checkpoint=_kept(context, _CHECKPOINT),
@@ -345,32 +380,9 @@ class Latent(Method):
         )
         return LatentSearch(space, network, config, self.config.distance)
 
-    def _public_answers(
-        self, space: LatentSpace, search: LatentSearch, public: Records | None, context: Context
-    ) -> Tensor:
-        """What the search finds for public images, or for the generator's own where there are none.
-
-        The network has seen generated images only, and answers more timidly where an image is not quite one of them.
-        Public images show by how much; the generator was made to have their population at mean 0 and covariance 1.
-        """
-        count = _PUBLIC_SAMPLES if search.config.steps == 0 else max(256, 4 * space.size)
-        if public is not None:
-            _require_shape(public, (space.generator.size, space.generator.size, space.generator.channels))
-            order = numpy_generator(context.seed, "latent public images").permutation(len(public.labels))
-            pictures = torch.from_numpy(public.read(np.sort(order[:count]).astype(np.int64)))
-        if public is None or len(pictures) < 2 * space.size:
-            v = space.draw(count, torch_generator(context.seed, "latent public samples"))
-            pictures = space.stored(v).permute(0, 2, 3, 1)
-        return torch.cat([search(part) for part in torch.split(pictures, _AT_ONCE)])
-
 
 def _shared_out(search: LatentSearch, mixture: Mixture, rows: MeanRows, images: Tensor, labels: Tensor) -> Tensor:
     return mixture.rows(rows, search(images), labels)
-
-
-def _require_shape(public: Records, shape: tuple[int, int, int]) -> None:
-    if tuple(public.shape) != tuple(shape):
-        raise InputError(f"Expected public images of {tuple(shape)}, got {public.shape}. Pass --size.")
 
 
 def _kept(context: Context, name: str) -> Path | None:

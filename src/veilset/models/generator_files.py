@@ -10,11 +10,16 @@ from torch import Tensor
 
 from veilset.core.errors import InputError
 from veilset.core.files import write_whole
+from veilset.models.eigen import EigenGenerator
 from veilset.models.style import LatentGenerator, StyleGenerator
 from veilset.models.stylegan2 import StyleGan2
 
 _HEADER = "veilset_generator"
-_KINDS: dict[str, type[LatentGenerator]] = {"style": StyleGenerator, "stylegan2": StyleGan2}
+_KINDS: dict[str, type[LatentGenerator]] = {
+    "style": StyleGenerator,
+    "eigen": EigenGenerator,
+    "stylegan2": StyleGan2,
+}
 _PICKLE_ENDINGS = {".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin"}
 
 

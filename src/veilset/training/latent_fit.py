@@ -2,7 +2,7 @@
 
 A row is psi(u) = (alpha u, beta svec(u u')) with u = clip(v, M) / M and alpha^2 + beta^2 = 1, and where there are
 several classes one constant that counts; see docs/latent.md. What comes after the sum is post-processing: means,
-covariances that are shrunk towards the public one, and samples.
+covariances that are shrunk towards the public one, and labels. Samples are drawn in latent_draws.py.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity `MomentRows.sensitivity` = sqrt(1 + b^2), b the
 constant; event one Gaussian; assumes that v depends on its own image alone.
@@ -22,6 +22,7 @@ Restore = Literal["none", "spread", "mean", "shift"]
 
 _SMALLEST_VARIANCE = 0.02  # of a direction that is sampled, against 1 of the public population
 _FEWEST_PER_DIRECTION = 2
+_MOST_NOISE = 0.25  # in a direction, against the public variance
 # A direction that the inversion sees worse than this is not amplified any further.
 _LEAST_SEEN = 0.3
 
@@ -30,10 +31,11 @@ def direction_count(latent_size: int, units_per_class: float, noise: float) -> i
     """How many directions to estimate: the most in which noise stays below what there is to estimate.
 
     In public coordinates the clip norm is about sqrt(k). The noise on the covariance of a class of m units is then a
-    symmetric matrix whose largest eigenvalue is about k sqrt(2k) noise / m (Wigner), and variances are about 1: k is
-    the largest number with k sqrt(2k) noise / m <= 1. It is also at most m/2, because fewer units say nothing.
+    symmetric matrix whose largest eigenvalue is about k sqrt(2k) noise / m (Wigner). Variances are about 1, and what is
+    to be estimated is by how much they differ from 1: k is the largest number for which the noise is at most a quarter.
+    It is also at most m/2, because fewer units say nothing.
     """
-    by_noise = (units_per_class / (math.sqrt(2) * noise)) ** (2 / 3)
+    by_noise = (_MOST_NOISE * units_per_class / (math.sqrt(2) * noise)) ** (2 / 3)
     count = int(min(latent_size, by_noise, units_per_class / _FEWEST_PER_DIRECTION))
     if count < 1:
         raise InputError(
@@ -230,29 +232,6 @@ class Seen:
         if restore == "shift":
             deviations = inverse @ deviations @ inverse
         return shifts, deviations + torch.eye(shifts.shape[1], dtype=shifts.dtype)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassLatents:
-    """A Gaussian of coordinates for each class, or several side by side: what is released beside the generator."""
-
-    shares: Tensor  # (gaussians,)
-    means: Tensor  # (gaussians, d)
-    roots: Tensor  # (gaussians, d, d): symmetric roots of the covariances
-
-    @classmethod
-    def of(cls, shares: Tensor, means: Tensor, covariances: Tensor, latent_size: int) -> "ClassLatents":
-        """From the first k coordinates; the others keep the public mean and covariance."""
-        count, size = means.shape
-        whole_means = means.new_zeros(count, latent_size)
-        whole_means[:, :size] = means
-        roots = torch.eye(latent_size, dtype=means.dtype).repeat(count, 1, 1)
-        roots[:, :size, :size] = torch.stack([symmetric_root(positive(c)) for c in covariances])
-        return cls(shares=shares.float(), means=whole_means.float(), roots=roots.float())
-
-    def place(self, standard: Tensor, chosen: Tensor, truncation: float = 1.0) -> Tensor:
-        """Coordinates (b, d) of these Gaussians from rows of mean 0 and covariance 1; truncation pulls them in."""
-        return self.means[chosen] + truncation * torch.einsum("bij,bj->bi", self.roots[chosen], standard)
 
 
 @dataclass(frozen=True, kw_only=True)

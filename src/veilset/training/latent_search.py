@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -20,8 +21,10 @@ from torch.nn import functional
 from veilset.core.errors import InputError
 from veilset.core.files import write_whole
 from veilset.core.progress import SILENT, Progress
-from veilset.core.randomness import torch_generator
+from veilset.core.randomness import numpy_generator, torch_generator
+from veilset.core.records import Records
 from veilset.models import SMALLEST_SIDE, build_network
+from veilset.models.eigen import EigenGenerator
 from veilset.training.latent_distance import DistanceName, distance_named
 from veilset.training.latent_space import LatentSpace
 from veilset.training.recipe import rate_share
@@ -32,6 +35,8 @@ _HELD_OUT = 512
 _LOOK_EVERY = 100
 _PATIENCE = 4
 _TOGETHER = 32  # images of one descent
+_PUBLIC_SAMPLES = 2000
+_AT_ONCE = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +107,13 @@ def train_inversion(
     checkpoint: Path | None = None,
     progress: Progress = SILENT,
 ) -> nn.Module:
-    """A network from images of the generator to their coordinates (the paper's Equation 1), its best held-out state."""
+    """A network from images of the generator to their coordinates (the paper's Equation 1), its best held-out state.
+
+    A generator that knows the way back is taken at its word, and nothing is trained.
+    """
     generator = space.generator
+    if isinstance(generator, EigenGenerator):
+        return _Encoder(space, generator)
     device = space.centre.device
     side = generator.size
     if side < SMALLEST_SIDE:
@@ -146,6 +156,17 @@ def train_inversion(
         torch.save(kept, content)
         write_whole(checkpoint, content.getvalue())
     return network.eval().requires_grad_(False)
+
+
+class _Encoder(nn.Module):
+    """The way back that a generator has itself, in coordinates."""
+
+    def __init__(self, space: LatentSpace, generator: EigenGenerator) -> None:
+        super().__init__()
+        self.space, self.generator = space, generator
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.space.coordinates(self.generator.encode(images))
 
 
 @torch.no_grad()
@@ -205,6 +226,30 @@ class LatentSearch:
                 loss.backward()
                 optimizer.step()
         return v.detach()
+
+
+def public_answers(search: LatentSearch, public: Records | None, seed: int) -> Tensor:
+    """What the search finds for public images, or for the generator's own where there are none.
+
+    The network has seen generated images only, and answers more timidly where an image is not quite one of them.
+    Public images show by how much; the generator was made to have their population at mean 0 and covariance 1.
+    """
+    space = search.space
+    count = _PUBLIC_SAMPLES if search.config.steps == 0 else max(256, 4 * space.size)
+    if public is not None:
+        require_shape(public, (space.generator.size, space.generator.size, space.generator.channels))
+        order = numpy_generator(seed, "latent public images").permutation(len(public.labels))
+        pictures = torch.from_numpy(public.read(np.sort(order[:count]).astype(np.int64)))
+    if public is None or len(pictures) < 2 * space.size:
+        v = space.draw(count, torch_generator(seed, "latent public samples"))
+        pictures = space.stored(v).permute(0, 2, 3, 1)
+    return torch.cat([search(part) for part in torch.split(pictures, _AT_ONCE)])
+
+
+def require_shape(public: Records, shape: tuple[int, int, int]) -> None:
+    """Refuse public images of another shape."""
+    if tuple(public.shape) != tuple(shape):
+        raise InputError(f"Expected public images of {tuple(shape)}, got {public.shape}. Pass --size.")
 
 
 def search_named(name: str) -> SearchConfig:
