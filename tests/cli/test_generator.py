@@ -25,6 +25,18 @@ def test_train_writes_a_generator(tmp_path: Path) -> None:
     assert "exists already" in again.output
 
 
+def test_an_eigen_generator_takes_no_training(tmp_path: Path) -> None:
+    out = tmp_path / "g.safetensors"
+    command = ["generator", "train", "builtin:digits", "--size", "16", "--out", str(out), "--json"]
+    result = RUNNER.invoke(app, [*command, "--kind", "eigen"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout.splitlines()[-1])["kind"] == "eigen"
+    assert load_generator(out).size == 16
+    unknown = RUNNER.invoke(app, [*command, "--kind", "eigne"])
+    assert unknown.exit_code == 2
+    assert "eigen" in unknown.output
+
+
 def test_an_unfinished_training_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "g.safetensors.veilset-training").write_bytes(b"")
     result = RUNNER.invoke(app, ["generator", "train", "builtin:digits", "--out", str(tmp_path / "g.safetensors")])

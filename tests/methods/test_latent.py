@@ -26,7 +26,6 @@ from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.verify import verify_release
-from veilset.training import style_training
 from veilset.training.latent_fit import MomentRows
 from veilset.training.latent_search import LatentSearch, SearchConfig
 from veilset.training.latent_space import LatentSpace
@@ -162,13 +161,15 @@ def strange_images(count: int) -> np.ndarray:
     return images
 
 
-@pytest.mark.parametrize(("groups", "components"), [(False, 1), (True, 1), (True, 2)])
-def test_one_unit_more_moves_the_sum_by_at_most_the_sensitivity(groups: bool, components: int) -> None:
+@pytest.mark.parametrize(
+    ("preset", "groups", "components"), [("fast", False, 1), ("fast", True, 1), ("fast", True, 2), ("default", True, 1)]
+)
+def test_one_unit_more_moves_the_sum_by_at_most_the_sensitivity(preset: str, groups: bool, components: int) -> None:
     """The whole noise-free sum of all classes, and of all components in each round, on neighbouring vaults."""
     count = 6
     images, labels = strange_images(count), np.array([0, 1, 0, 0, 1, 1])
     owners = np.array([0, 0, 1, 1, 2, 2]) if groups else None
-    method = Latent.configure("fast", {**SMALL, "components": str(components), "rounds": "2"})
+    method = Latent.configure(preset, {**SMALL, "components": str(components), "rounds": "2"})
     seen: list[list[Tensor]] = []
 
     class Watched(Session):
@@ -313,10 +314,11 @@ def test_too_few_units_are_refused() -> None:
         Latent.configure("default").plan(facts, Budget(0.05, 1e-3))
 
 
+@pytest.mark.parametrize("preset", ["fast", "default"])
 def test_a_run_that_was_stopped_goes_on_with_its_generator_and_its_paid_sum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(method="latent", epsilon=8.0, preset="fast", settings=SMALL, samples=20, insecure_seed=0)
+    job = Job(method="latent", epsilon=8.0, preset=preset, settings=SMALL, samples=20, insecure_seed=0)
 
     def stopped(self: Latent, count: int, seed: int = 0) -> None:
         raise KeyboardInterrupt
@@ -325,7 +327,7 @@ def test_a_run_that_was_stopped_goes_on_with_its_generator_and_its_paid_sum(
         patch.setattr(Latent, "sample", stopped)
         with pytest.raises(KeyboardInterrupt):
             run(Vault(records()), job, workspace=tmp_path / "run", public=records(40))
-    monkeypatch.setattr(style_training, "StyleGame", None)  # the kept generator must do
+    monkeypatch.setattr("veilset.methods.latent.make_generator", None)  # the kept generator must do
     resumed = run(Vault(records()), job, workspace=tmp_path / "run", public=records(40), resume=True)
     monkeypatch.undo()
     whole = run(Vault(records()), job, workspace=tmp_path / "other", public=records(40))
@@ -336,6 +338,7 @@ def test_a_run_that_was_stopped_goes_on_with_its_generator_and_its_paid_sum(
     ("settings", "message"),
     [
         ({"search": "best"}, "Expected search"),
+        ({"generator_kind": "diffusion"}, "Expected generator_kind"),
         ({"inversion_steps": "0"}, "inversion_steps >= 1"),
         ({"clip_quantile": "1"}, "between 0 and 1"),
         ({"components": "0"}, "components >= 1"),
@@ -349,7 +352,15 @@ def test_bad_settings_are_refused(settings: dict[str, str], message: str, monkey
         Latent.configure("default", settings)
 
 
-@pytest.mark.parametrize("settings", [{"clip": "private"}, {"restore": "spread", "components": "2"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"clip": "private"},
+        {"restore": "spread", "components": "2"},
+        {"draws": "own", "generator_kind": "eigen", "mirrored": "true"},
+        {"draws": "gaussian", "generator_kind": "eigen"},
+    ],
+)
 def test_the_options_run(settings: dict[str, str], tmp_path: Path) -> None:
     job = Job(method="latent", epsilon=8.0, preset="fast", settings={**SMALL, **settings}, samples=20)
     release = run(Vault(records()), job, workspace=tmp_path / "run", public=records(40))

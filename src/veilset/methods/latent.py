@@ -29,6 +29,7 @@ from veilset.core.files import sha256_of
 from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Records
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
+from veilset.models.eigen import SHOWS_PUBLIC, EigenGenerator
 from veilset.models.generator_files import description_of, load_generator, read_description, rebuild, save_generator
 from veilset.models.style import LatentGenerator
 from veilset.privacy.accounting import calibrate
@@ -157,7 +158,6 @@ class Latent(Method):
     config: LatentConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
-        "style": {"generator_kind": "style"},
         "fast": {"generator_kind": "style", "generator_preset": "fast", "inversion_steps": 300},
         "paper": {
             "generator_kind": "style",
@@ -240,15 +240,10 @@ class Latent(Method):
         covariances = mixture.covariances.repeat_interleave(self.config.components, dim=0)
         self._discriminant = Discriminant.of(shares, means, covariances)
         means, covariances = seen.undone(means, covariances, self.config.restore)
-        own = space.draw(_OWN_DRAWS, torch_generator(context.seed, "latent own draws")).cpu()
-        self._latents = ClassLatents.of(
-            shares,
-            means,
-            covariances,
-            None if self.config.draws == "gaussian" else own,
-            prefer=self.config.draws == "chosen",
-        )
         self._space, self._search, self._size, self._clip_norm = space, search, size, clip_norm
+        normal, prefer = self.config.draws == "gaussian", self.config.draws == "chosen"
+        draws = None if normal else self._source(_OWN_DRAWS, torch_generator(context.seed, "latent own draws"))
+        self._latents = ClassLatents.of(shares, means, covariances, draws, prefer=prefer)
 
     def sample(self, count: int, seed: int = 0) -> Samples:
         """4. Draw latents of each component, show their images, and label what is stored."""
@@ -273,6 +268,10 @@ class Latent(Method):
             labels=soft_labels.argmax(axis=1).astype(np.int64),
             soft_labels=soft_labels,
         )
+
+    def warnings(self) -> list[str]:
+        """That the samples show public images, where the generator is made of them."""
+        return [SHOWS_PUBLIC] if isinstance(self._space.generator, EigenGenerator) else []
 
     def models(self) -> dict[str, ReleasedModel]:
         """The public generator with the private latent Gaussians; `rebuild_sampler` draws from them."""
@@ -304,7 +303,7 @@ class Latent(Method):
         rows = MeanRows(size=mixture.means.shape[2], clip_norm=clip_norm, count_weight=_COUNT_WEIGHT)
         for _ in range(self.config.rounds):
             sums = session.gaussian_sum(
-                partial(_shared_out, search, mixture, rows),
+                partial(mixture.rows_of, rows, search),
                 label=_COMPONENTS,
                 clip_norm=rows.sensitivity,
                 noise_multiplier=noise,
@@ -379,10 +378,6 @@ class Latent(Method):
             progress=context.progress,
         )
         return LatentSearch(space, network, config, self.config.distance)
-
-
-def _shared_out(search: LatentSearch, mixture: Mixture, rows: MeanRows, images: Tensor, labels: Tensor) -> Tensor:
-    return mixture.rows(rows, search(images), labels)
 
 
 def _kept(context: Context, name: str) -> Path | None:

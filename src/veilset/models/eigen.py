@@ -17,6 +17,10 @@ from torch.special import ndtr
 from veilset.core.errors import InputError
 from veilset.models.style import LatentGenerator
 
+SHOWS_PUBLIC = (
+    "The images are public images, changed: they, and the generator, show the people or things of the public images "
+    "much as they are."
+)
 _SMOOTHING = 0.1  # of the noise on a public image's w, against that direction's deviation
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from veilset.training.latent_fit import clipped, positive, scaled, symmetric_root
+from veilset.training.latent_search import LatentSearch
 
 _DRAWS = 2000
 _HEAP_ROUNDS = 20
@@ -87,6 +88,10 @@ class Mixture:
         """The rows of a round (n, K (1 + k)): the outer products of responsibilities and (b, u)."""
         v = clipped(found[:, : rows.size], rows.clip_norm)
         return (self.responsibilities(v, labels)[:, :, None] * rows(v)[:, None, :]).flatten(1)
+
+    def rows_of(self, rows: MeanRows, search: LatentSearch, images: Tensor, labels: Tensor) -> Tensor:
+        """The rows of a round of images, each found alone."""
+        return self.rows(rows, search(images), labels)
 
     def moved(self, sums: Tensor, rows: MeanRows, noise_multiplier: float) -> "Mixture":
         """The next components, as the noisy sums (classes, K (1 + k)) of a round say."""
