@@ -385,9 +385,10 @@ def _kept(context: Context, name: str) -> Path | None:
 
 
 def rebuild_sampler(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[LatentSpace, ClassLatents]:
-    """The generator's coordinates and the Gaussians of a release: `space.stored(latents.place(z, chosen))`.
+    """The generator's coordinates and the Gaussians of a release; Gaussian i is of class i // components.
 
-    Gaussian i is of class i // components.
+    `space.stored(latents.draw(lambda count: space.draw(count, coins), chosen, coins))` draws images; where the
+    description says draws "gaussian", the source is standard normal instead.
     """
 
     def part(prefix: str) -> dict[str, Tensor]:
