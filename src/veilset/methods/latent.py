@@ -326,8 +326,7 @@ class Latent(Method):
                 f"{form['channels']}, the private ones are {height}x{width}x{channels}. "
                 f"Pass --size {form['size']} --channels {form['channels']}, or another generator."
             )
-        latent_size: int = form["latent_size"]
-        return latent_size
+        return int(form["latent_size"])
 
     def _directions(self, facts: PublicFacts, noise: float, latent_size: int) -> int:
         each = facts.units / facts.classes
@@ -387,8 +386,8 @@ def _kept(context: Context, name: str) -> Path | None:
 def rebuild_sampler(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[LatentSpace, ClassLatents]:
     """The generator's coordinates and the Gaussians of a release; Gaussian i is of class i // components.
 
-    `space.stored(latents.draw(lambda count: space.draw(count, coins), chosen, coins))` draws images; where the
-    description says draws "gaussian", the source is standard normal instead.
+    `space.stored(latents.draw(source, chosen, coins))`, with a source of `space.draw` or, where the description says
+    draws "gaussian", of normal rows.
     """
 
     def part(prefix: str) -> dict[str, Tensor]:
