@@ -26,6 +26,7 @@ from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.verify import verify_release
+from veilset.training.eigen_training import fit_eigen
 from veilset.training.latent_fit import MomentRows
 from veilset.training.latent_search import LatentSearch, SearchConfig
 from veilset.training.latent_space import LatentSpace
@@ -306,6 +307,27 @@ def test_generators_that_do_not_fit_are_refused_before_anything_is_reserved(tmp_
     assert not (tmp_path / "run").exists()
     with pytest.raises(InputError, match="needs public images"):
         run(Vault(records()), Job(method="latent", epsilon=8.0), workspace=tmp_path / "run")
+
+
+def test_a_generator_that_holds_private_images_is_refused_before_anything_is_reserved(tmp_path: Path) -> None:
+    place = tmp_path / "eigen.safetensors"
+    for shown, refused in ((records(300), True), (ImageSet(strange_images(400)[300:], np.zeros(100, np.int64)), False)):
+        place.unlink(missing_ok=True)
+        save_generator(fit_eigen(shown), place)
+        job = Job(method="latent", epsilon=8.0, samples=5, settings={"generator": str(place)})
+        private = Vault(ImageSet(strange_images(400)[:300], np.arange(300) % 2))
+        if refused:
+            with pytest.raises(InputError, match="of 300 public images coincide with private ones"):
+                run(private, job, workspace=tmp_path / "run")
+            assert not (tmp_path / "run").exists()
+        else:
+            assert len(run(private, job, workspace=tmp_path / "run")) == 5
+
+
+def test_few_public_images_leave_fewer_directions_than_were_asked_for(tmp_path: Path) -> None:
+    job = Job(method="latent", epsilon=8.0, samples=5, settings={"dimensions": "60"})
+    release = run(Vault(records(300)), job, workspace=tmp_path / "run", public=records(40))
+    assert release.models["generator"][1]["directions"] == 39
 
 
 def test_too_few_units_are_refused() -> None:

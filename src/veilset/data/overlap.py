@@ -45,7 +45,7 @@ def refuse_overlap(private: Records, public: Records, progress: Progress = SILEN
         raise InputError(
             f"{count} of {len(public.labels)} public images coincide with private ones (copies or near copies). "
             "What a method learns from public images is not protected, so they would leak. "
-            "Remove the private images from the public set, or pass another --public."
+            "Remove the private images from the public set, or pass another --public or generator."
         )
 
 

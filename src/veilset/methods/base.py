@@ -108,6 +108,10 @@ class Method(ABC):
         """Whether a run with these settings cannot do without public images; asked before anything is reserved."""
         return self.needs_public
 
+    def public_pictures(self) -> Records | None:
+        """Public images that a file of the settings brings along; a run refuses private ones among them."""
+        return None
+
     @abstractmethod
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
         """The events that `fit` will spend. Sees public facts only."""

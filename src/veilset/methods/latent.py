@@ -28,9 +28,10 @@ from veilset.core.errors import InputError
 from veilset.core.files import sha256_of
 from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Records
+from veilset.data.images import ImageSet
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
 from veilset.models.eigen import SHOWS_PUBLIC, EigenGenerator
-from veilset.models.generator_files import description_of, load_generator, read_description, rebuild, save_generator
+from veilset.models.generator_files import description_of, latent_size_in, load_generator, rebuild, save_generator
 from veilset.models.style import LatentGenerator
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
@@ -88,8 +89,7 @@ class LatentConfig(Config):
         repair: of the noisy covariance: "replace" (the paper's), "linear" or "spiked" (training/latent_fit.py).
         restore: what the inversion loses: "none", "spread" (the variance), "mean" (shifts of the mean, too) or "shift"
             (also of the covariance).
-        draws: "chosen" prefers those of the generator's own latents that fit and moves them to the fitted moments,
-            "own" moves them without preference, "gaussian" draws normal ones.
+        draws: samples start from the generator's own latents that fit ("chosen"), any ("own") or normal ("gaussian").
         truncation: below 1 pulls samples towards their class' mean.
         balanced: draw all classes alike; False draws them as often as the noisy counts say.
     """
@@ -172,6 +172,13 @@ class Latent(Method):
         """Only to train a generator."""
         return not self.config.generator
 
+    def public_pictures(self) -> Records | None:
+        """Those that a given eigen generator holds."""
+        generator = load_generator(Path(self.config.generator)) if self.config.generator else None
+        if not isinstance(generator, EigenGenerator):
+            return None
+        return ImageSet(generator.kept_pictures(), np.zeros(generator.pictures, dtype=np.int64))
+
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
         """One Gaussian for the moments, each round of a mixture, and the histogram for a private clip norm."""
         latent_size = self._check_form(facts)
@@ -197,7 +204,8 @@ class Latent(Method):
         generator = self._generator_for(facts, public, context)
         space = LatentSpace.of(generator, context.seed, _kept(context, _SPACE))
         search = self._search_in(space, context)
-        size = self._directions(facts, noise, space.size)
+        # An eigen generator of few public images has fewer directions than the plan knew.
+        size = min(self._directions(facts, noise, self._check_form(facts)), space.size)
         found = public_answers(search, public, context.seed)
 
         # 1. The clip norm, from public samples or by a paid quantile.
@@ -314,19 +322,12 @@ class Latent(Method):
 
     def _check_form(self, facts: PublicFacts) -> int:
         """Refuse images that the generator cannot make; the length of its latents."""
-        height, width, channels = facts.shape
+        height, width, _ = facts.shape
         if height != width:
             raise InputError(f"Expected square images, got {height}x{width}. Pass --size 32.")
         if not self.config.generator:
             return latent_size_of(self.config.generator_kind, self.config.generator_preset, facts.shape)
-        form = read_description(Path(self.config.generator))
-        if (form["size"], form["channels"]) != (height, channels):
-            raise InputError(
-                f"The generator {self.config.generator} makes images of {form['size']}x{form['size']}x"
-                f"{form['channels']}, the private ones are {height}x{width}x{channels}. "
-                f"Pass --size {form['size']} --channels {form['channels']}, or another generator."
-            )
-        return int(form["latent_size"])
+        return latent_size_in(Path(self.config.generator), facts.shape)
 
     def _directions(self, facts: PublicFacts, noise: float, latent_size: int) -> int:
         each = facts.units / facts.classes
@@ -340,7 +341,6 @@ class Latent(Method):
         return self.config.dimensions
 
     def _generator_for(self, facts: PublicFacts, public: Records | None, context: Context) -> LatentGenerator:
-        self._check_form(facts)
         if self.config.generator:
             return load_generator(Path(self.config.generator)).to(context.device)
         kept = _kept(context, _GENERATOR)

@@ -10,11 +10,13 @@ Its images look much like the public ones: whoever may not be shown must not be 
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.special import ndtr
 
 from veilset.core.errors import InputError
+from veilset.core.records import Images
 from veilset.models.style import LatentGenerator
 
 SHOWS_PUBLIC = (
@@ -70,6 +72,10 @@ class EigenGenerator(LatentGenerator):
     def encode(self, images: Tensor) -> Tensor:
         """Latents (b, latent_size) of images in [0, 1] (b, channels, size, size), each alone."""
         return (images.flatten(1) - self.mean) @ self.directions
+
+    def kept_pictures(self) -> Images:
+        """The public images (pictures, size, size, channels) that the generator shows, as 8 bits."""
+        return np.ascontiguousarray(self.render(self.codes.float()).permute(0, 2, 3, 1).numpy())
 
     def straighten(self, w: Tensor) -> Tensor:
         """Latents are straight as they are."""

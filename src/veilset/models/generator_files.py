@@ -63,6 +63,18 @@ def load_generator(path: Path) -> LatentGenerator:
     return rebuild(description, weights)
 
 
+def latent_size_in(path: Path, shape: tuple[int, int, int]) -> int:
+    """The length of the latents of the generator in a file, which is refused where it cannot make images of `shape`."""
+    form, (height, width, channels) = read_description(path), shape
+    size, depth, latent_size = (int(form[name]) for name in ("size", "channels", "latent_size"))
+    if (size, size, depth) != shape:
+        raise InputError(
+            f"The generator {path} makes images of {size}x{size}x{depth}, the private ones are "
+            f"{height}x{width}x{channels}. Pass --size {size} --channels {depth}, or another generator."
+        )
+    return latent_size
+
+
 def read_description(path: Path) -> dict[str, Any]:
     """What the header of a generator's file says, without reading its weights."""
     from safetensors import SafetensorError, safe_open

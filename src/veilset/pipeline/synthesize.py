@@ -93,6 +93,9 @@ def run(
         raise InputError(
             f"{job.method} with these settings needs public images. Pass --public, for example --public builtin:photos."
         )
+    within = method.public_pictures()
+    if within is not None:
+        vault.refuse_overlap(within)
     join_if_launched(job.device)
     rank, size = rank_and_size()
     if size == 1:

@@ -11,6 +11,7 @@ from veilset.models.eigen import EigenGenerator
 from veilset.training.teachers.features import principal_directions
 
 _MOST_PICTURES = 8000  # kept in the generator, mirrored ones included
+_MOST_NUMBERS = 10**8  # of the pictures together: 400 MB while they are looked at, fewer pictures of 224 pixels
 _MOST_DIRECTIONS = 1024
 _FEWEST_PICTURES = 16
 
@@ -31,7 +32,8 @@ def fit_eigen(
     if len(public.labels) < _FEWEST_PICTURES:
         raise InputError(f"Expected at least {_FEWEST_PICTURES} public images, got {len(public.labels)}.")
     coins = numpy_generator(seed, "eigen pictures")
-    count = min(len(public.labels), _MOST_PICTURES // 2 if mirrored else _MOST_PICTURES)
+    most = max(_FEWEST_PICTURES, min(_MOST_PICTURES, _MOST_NUMBERS // (height * width * channels)))
+    count = min(len(public.labels), most // 2 if mirrored else most)
     rows = np.sort(coins.permutation(len(public.labels))[:count]).astype(np.int64)
     with progress.task("finding the principal directions of public images", 1) as task:
         pixels = torch.from_numpy(public.read(rows)).permute(0, 3, 1, 2).to(device).float() / 255
@@ -39,6 +41,10 @@ def fit_eigen(
         # Noise picks a picture by its place, so places must mean nothing.
         flat = pictures[torch.from_numpy(coins.permutation(len(pictures)))].flatten(1)
         mean = flat.mean(dim=0)
+        if not bool((flat != flat[0]).any()):
+            raise InputError(
+                "The public images are all the same, so they say nothing of what images can be. Use others."
+            )
         variances, directions = principal_directions(flat - mean, min(eigen_size(public.shape), len(flat) - 1))
         generator = EigenGenerator(height, channels, directions.shape[1], len(flat)).to(device)
         generator.mean.copy_(mean)
