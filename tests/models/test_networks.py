@@ -11,6 +11,7 @@ from torch import nn
 from veilset.core.errors import InputError
 from veilset.models import NETWORKS, build_network
 from veilset.models.norms import group_count, halvings, stem_stride
+from veilset.models.scattering import Scattering
 from veilset.models.shufflenet import shuffle_halves
 from veilset.models.vit import grid_positions
 
@@ -18,6 +19,7 @@ from veilset.models.vit import grid_positions
 PARAMETERS = {
     "convnet": (100_000, 300_000),
     "lenet": (60_000, 65_000),
+    "scatternet": (155_530, 155_530),
     "resnet18": (11_173_962, 11_173_962),
     "resnet34": (21_282_122, 21_282_122),
     "vgg11": (9_200_000, 9_260_000),
@@ -56,7 +58,7 @@ def test_large_images_keep_a_map_of_at_least_three_pixels(name):
     network = build_network(name, shape=(224, 224, 3), classes=2).eval()
     sides = []
     for module in network.modules():
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, nn.Conv2d | Scattering):
             module.register_forward_hook(lambda _module, _inputs, output: sides.append(min(output.shape[2:])))
     with torch.no_grad():
         assert network(torch.rand(1, 3, 224, 224)).shape == (1, 2)
@@ -72,7 +74,7 @@ def test_group_norm_networks_do_not_mix_records(name):
     torch.testing.assert_close(together[1:2], alone, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", sorted(set(PARAMETERS) - {"vit-tiny"}))
+@pytest.mark.parametrize("name", sorted(set(PARAMETERS) - {"vit-tiny", "scatternet"}))
 def test_batch_norm_by_choice(name):
     network = build_network(name, shape=(16, 16, 1), classes=4, norm="batch")
     kinds = {type(module) for module in network.modules()}
@@ -112,6 +114,7 @@ def test_width_and_depth_reach_the_network():
         ({"classes": 0}, "positive"),
         ({"name": "wrn", "depth": 15}, "depth of 10, 16, 22"),
         ({"name": "vit-tiny", "norm": "batch"}, "LayerNorm"),
+        ({"name": "scatternet", "norm": "batch"}, "within each record"),
         ({"depth": 0}, "depth of at least 1"),
     ],
 )

@@ -1,6 +1,7 @@
 """Ordinary training: it learns, repeats by seed, follows its recipe and names what is wrong."""
 
 import contextlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.models import build_network
-from veilset.training.augment import AugmentConfig
+from veilset.training.augment import NO_AUGMENTATION, AugmentConfig
 from veilset.training.plain import predict, to_float, train_classifier
 from veilset.training.recipe import TrainingConfig, WeightAverage, make_optimizer, rate_share
 
@@ -56,6 +57,16 @@ def test_every_recipe_learns(change):
     network = train_classifier(small(), *bars(), config=config)
     assert not network.training
     assert accuracy(network) > 0.9
+
+
+@pytest.mark.parametrize("augmentation", [None, NO_AUGMENTATION])
+def test_fixed_features_that_are_kept_train_the_same_head(augmentation):
+    """`NO_AUGMENTATION` changes no pixel, but has the features computed anew for every batch."""
+    config = replace(QUICK, augmentation=augmentation)
+    network = train_classifier(build_network("scatternet", shape=(16, 16, 1), classes=2), *bars(), config=config)
+    assert accuracy(network) > 0.9
+    again = train_classifier(build_network("scatternet", shape=(16, 16, 1), classes=2), *bars(), config=QUICK)
+    torch.testing.assert_close(network.head.weight, again.head.weight, rtol=0.0, atol=0.01)
 
 
 def test_soft_labels_replace_hard_ones():

@@ -24,6 +24,7 @@ NETWORKS: Registry[Callable[..., "nn.Module"]] = Registry(
     {
         "convnet": "veilset.models.convnet:ConvNet",
         "lenet": "veilset.models.lenet:LeNet",
+        "scatternet": "veilset.models.scatternet:ScatterNet",
         "resnet18": "veilset.models.resnet:resnet18",
         "resnet34": "veilset.models.resnet:resnet34",
         "vgg11": "veilset.models.vgg:VGG11",

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError
+from veilset.models.scatternet import ScatteringFeatures
 from veilset.training.teachers import Teacher
-from veilset.training.teachers.features import Code, ScatteringFeatures
+from veilset.training.teachers.features import Code
 
 Form = Literal["auto", "code", "map", "channel"]
 

@@ -10,13 +10,14 @@ from veilset.core.errors import BudgetError, InputError
 from veilset.data.builtin import read_builtin
 from veilset.data.images import ImageSet
 from veilset.methods.base import Context
+from veilset.models.scatternet import ScatteringFeatures
 from veilset.privacy.budget import Budget
 from veilset.privacy.ledger import check_chain, read_ledger
 from veilset.privacy.vault import Vault
 from veilset.training.dpsgd.trainer import to_inputs
 from veilset.training.plain import predict
 from veilset.training.teachers import Teacher, TeacherConfig, plan_teacher, rebuild_teacher, train_teacher
-from veilset.training.teachers.features import Code, ScatteringFeatures, principal_directions
+from veilset.training.teachers.features import Code, principal_directions
 
 SMALL = {
     "scattering": TeacherConfig(kind="scattering", directions=20, steps=40),

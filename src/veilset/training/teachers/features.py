@@ -1,4 +1,4 @@
-"""Fixed features of an image, and a short code of them whose directions come from pictures of no one.
+"""A short code of fixed features, whose directions come from pictures of no one.
 
 A private head pays for every weight with noise, so the thousands of wavelet features are first projected on the
 principal directions of public pictures: drawn ones (models/patterns.py), and public images where there are any. The
@@ -12,35 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError
-from veilset.models.scattering import Scattering, group_norm
 
-# Images are brought into this range of sides; wavelets on more pixels cost more and tell a linear head no more.
-_SMALLEST_SIDE, _LARGEST_SIDE = 16, 64
-_THREE_SCALES_FROM = 48
 # Directions of little public variance are stretched by this power of it: 0 is plain PCA, 1 whitens.
 _WHITENING = 0.5
-
-
-def working_form(shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Side, channels and number of scales of the transform for images of `shape` (height, width, channels)."""
-    height, width, channels = shape
-    side = min(_LARGEST_SIDE, max(_SMALLEST_SIDE, height, width))
-    return side, channels, 3 if side >= _THREE_SCALES_FROM else 2
-
-
-class ScatteringFeatures(nn.Module):
-    """Scattering maps, standardised within each record: images (b, C, H, W) -> (b, d)."""
-
-    def __init__(self, shape: tuple[int, int, int]) -> None:
-        super().__init__()
-        self.side, channels, scales = working_form(shape)
-        self.scattering = Scattering(self.side, channels, J=scales)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """The features of each image; gradients flow to the images."""
-        if images.shape[-2:] != (self.side, self.side):
-            images = functional.interpolate(images, (self.side, self.side), mode="bilinear", antialias=True)
-        return group_norm(self.scattering(images)).flatten(1)
 
 
 class Code(nn.Module):

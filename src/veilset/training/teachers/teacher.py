@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from veilset.core.errors import InputError
 from veilset.models import NETWORKS, build_network
-from veilset.training.teachers.features import Code, ScatteringFeatures
+from veilset.models.scatternet import ScatteringFeatures
+from veilset.training.teachers.features import Code
 
 
 @dataclass(frozen=True, kw_only=True)
