@@ -149,9 +149,16 @@ def load(name: str, validate: bool) -> tuple[ImageSet, ImageSet]:
 
 
 def measure(
-    case: Case, seed: int, samples: int | None, extra: Mapping[str, str], recipe: TrainingConfig, *, validate: bool
+    case: Case,
+    seed: int,
+    samples: int | None,
+    extra: Mapping[str, str],
+    recipe: TrainingConfig,
+    releases: Path | None,
+    *,
+    validate: bool,
 ) -> dict[str, Any]:
-    """Make, verify and load one release, and train its students."""
+    """Make, verify and load one release, and train its students. `releases` is a folder to keep it in."""
     private, test = load(case.private, validate)
     if case.size is not None:
         private, test = private.resize(case.size), test.resize(case.size)
@@ -159,12 +166,9 @@ def measure(
     public = None if case.public is None else _public(case.public, private.shape)
     settings = {**case.settings, **extra}
     job = Job(method="imgsyn", epsilon=case.epsilon, delta=DELTA, settings=settings, samples=samples, seed=seed)
-    clock, processor = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "release"
-        run(vault, job, workspace=Path(folder) / "run", public=public).save(place)
-        seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - processor
-        peak_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        place = (releases or Path(folder)) / _file_name(case, settings, seed, samples, validate=validate)
+        cost = _made(vault, job, public, place)
         found, release = verify_release(place), load_release(place)
     if not found.ok:
         raise SystemExit(f"The release does not verify: {found.problems}")
@@ -205,11 +209,33 @@ def measure(
         "metric": case.metric,
         "target": case.target,
         "paper": case.paper,
-        "seconds": round(seconds),
-        "cpu_seconds": round(cpu_seconds),
-        "peak_mb": peak_mb,
+        **cost,
         **machine(),
     }
+
+
+def _made(vault: Vault, job: Job, public: Records | None, place: Path) -> dict[str, int]:
+    """What the release at `place` cost; it is made unless it is there."""
+    costs = place.with_suffix(".json")
+    if not costs.exists():
+        clock, processor = time.perf_counter(), time.process_time()
+        with tempfile.TemporaryDirectory() as folder:
+            run(vault, job, workspace=Path(folder), public=public).save(place)
+        cost = {
+            "seconds": round(time.perf_counter() - clock),
+            "cpu_seconds": round(time.process_time() - processor),
+            "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        }
+        costs.write_text(json.dumps(cost), encoding="utf-8")
+    found: dict[str, int] = json.loads(costs.read_text(encoding="utf-8"))
+    return found
+
+
+def _file_name(case: Case, settings: Mapping[str, str], seed: int, samples: int | None, *, validate: bool) -> str:
+    parts = [case.private, "from", case.public or "none", f"eps{case.epsilon:g}", *map("-".join, settings.items())]
+    parts += [f"{samples}-images"] if samples else []
+    parts += ["validation"] if validate else []
+    return "-".join([*parts, f"seed{seed}"]).translate(str.maketrans("_:.", "---"))
 
 
 def _public(name: str, shape: tuple[int, int, int]) -> Records:
@@ -231,6 +257,7 @@ def main() -> None:
     parser.add_argument("--student-rate", type=float, default=None)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--validate", action="store_true")
+    parser.add_argument("--releases", type=Path, default=None, help="keep releases here, and use those that are here")
     parser.add_argument("--one", type=int, default=None, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     extra = dict(pair.split("=", 1) for pair in asked.set)
@@ -250,13 +277,14 @@ def main() -> None:
                     command += ["--student-epochs", str(asked.student_epochs)] if asked.student_epochs else []
                     command += ["--student-rate", str(asked.student_rate)] if asked.student_rate else []
                     command += ["--validate"] if asked.validate else []
+                    command += ["--releases", str(asked.releases)] if asked.releases else []
                     ended = subprocess.run([*command, "--set", *asked.set], timeout=TIME_LIMIT, check=False)
                     if ended.returncode:
                         print(f"{name} seed {seed} did not end well", flush=True)
                     continue
                 if asked.students:
                     case = replace(case, students=tuple(asked.students))
-                line = measure(case, seed, asked.samples, extra, recipe, validate=asked.validate)
+                line = measure(case, seed, asked.samples, extra, recipe, asked.releases, validate=asked.validate)
                 with (TRIALS if asked.validate else RESULTS).open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
                 reached = {student: score[case.metric] for student, score in line["students"].items()}

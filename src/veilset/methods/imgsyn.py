@@ -208,17 +208,16 @@ class Imgsyn(Method):
         if not hasattr(self, "_teacher"):
             raise self.not_fitted()
         aligned = round(count * self.config.aligned_share) if self.config.aligns else 0
-        pictures = torch.cat([self._chosen(count - aligned, seed), self._aligned(aligned, seed)])
-        parts = torch.split(pictures, _AT_ONCE)
-        soft = torch.cat(list(self._labelled(parts, "labelling images", len(parts))))
+        chosen, moved = self._chosen(count - aligned, seed), self._aligned(aligned, seed)
+        pictures, soft = (torch.cat(parts) for parts in zip(chosen, moved, strict=True))
         # An image and its label keep no place that tells whether it was aligned.
         order = numpy_generator(seed, "imgsyn order").permutation(count)
         soft_labels = soft.numpy()[order]
         stored: Images = np.ascontiguousarray(pictures.permute(0, 2, 3, 1).numpy()[order])
         return Samples(images=stored, labels=soft_labels.argmax(axis=1).astype(np.int64), soft_labels=soft_labels)
 
-    def _aligned(self, count: int, seed: int) -> Tensor:
-        """Section 4.2: `count` images moved by Algorithm 1, and mild changes of them, as 8 bits."""
+    def _aligned(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Section 4.2: `count` images moved by Algorithm 1, and mild changes of them, as 8 bits; their soft labels."""
         if count == 0:
             return self._empty()
         config, context = self.config, self._context
@@ -239,23 +238,23 @@ class Imgsyn(Method):
             return kept.save(number, _as_bytes(torch.cat([moved, *copies])))
 
         done = giving_back(track(in_parallel(work, batches), context.progress, "aligning images", batches))
-        return torch.cat(list(done))[:count]
+        pictures = torch.cat(list(done))[:count]
+        parts = torch.split(pictures, _AT_ONCE)
+        return pictures, torch.cat(list(self._labelled(parts, "labelling images", len(parts))))
 
-    def _chosen(self, count: int, seed: int) -> Tensor:
-        """`count` of `pool` times as many starting images, so that the teacher's soft labels favour no class."""
+    def _chosen(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
+        """`count` of `pool` times as many starting images, so that soft labels favour no class; and those labels."""
         if count == 0:
             return self._empty()
         size = self.config.batch
         batches = math.ceil(count * self.config.pool / size)
         starts = self._starts(batches * size, derive_seed(seed, "chosen"), self.config.variation)
-        if self.config.pool == 1:
-            return torch.cat([_as_bytes(starts(number, size)) for number in range(batches)])[:count]
         candidates = (_as_bytes(starts(number, size)) for number in range(batches))
         soft = torch.cat(list(self._labelled(candidates, "looking for images of all classes", batches)))
         rows = balanced_choice(soft, count, numpy_generator(seed, "imgsyn choice"))
         # Made a second time instead of kept: what is chosen fits into memory, what it is chosen from may not.
         parts = [_as_bytes(starts(int(n), size))[rows[rows // size == n] % size] for n in np.unique(rows // size)]
-        return torch.cat(parts)
+        return torch.cat(parts), soft[torch.from_numpy(rows)]
 
     def _labelled(self, batches: Iterable[Tensor], what: str, total: int) -> Iterator[Tensor]:
         """Section 4.3: soft labels (b, classes) of 8-bit images."""
@@ -264,9 +263,9 @@ class Imgsyn(Method):
                 logits = self._teacher(part.to(self._context.device).float() / 255)
                 yield (logits / self.config.temperature).softmax(dim=1).cpu()
 
-    def _empty(self) -> Tensor:
+    def _empty(self) -> tuple[Tensor, Tensor]:
         height, width, channels = self._facts.shape
-        return torch.empty(0, channels, height, width, dtype=torch.uint8)
+        return torch.empty(0, channels, height, width, dtype=torch.uint8), torch.empty(0, self._facts.classes)
 
     def default_samples(self, facts: PublicFacts) -> int:
         """As many as a student can still learn from, whatever the size of the vault; fewer where images are large."""

@@ -114,8 +114,8 @@ def _reader(
     network: nn.Module, pixels: Tensor, config: TrainingConfig, changes: torch.Generator
 ) -> Callable[[Tensor], Tensor]:
     """From row numbers to the logits of those images, changed anew as the recipe says."""
-    if isinstance(network, ScatterNet) and config.augmentation is None:
-        # Wavelets are most of its work, and those of an image that nothing changes stay the same. Half the memory.
+    if isinstance(network, ScatterNet):
+        # Wavelets are most of its work, so they are computed once, of images as they are; in half the memory.
         with torch.no_grad():
             parts = torch.split(pixels, _FEATURES_AT_ONCE)
             features = torch.cat([network.fixed(to_float(part)).half() for part in parts])

@@ -33,7 +33,8 @@ class TrainingConfig:
         label_smoothing: of hard labels.
         temperature: softens soft labels and logits alike (Hinton et al., 2015); 1 leaves them.
         ema_decay: decay of a running average of the weights, which is then what is returned; 0 is none.
-        augmentation: what happens to each batch; None is nothing.
+        augmentation: what happens to each batch; None is nothing, and nothing happens to those of a ScatterNet, whose
+            linear head has little to learn by heart.
         clip_norm: largest norm of a step's gradient, against rare exploding batches; 0 is none.
         channels_last: memory layout; a step of convnet is 1.6 times as quick with it (docs/training.md).
     """
