@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import veilset.training  # noqa: F401  (thread settings, before torch)
 
@@ -38,6 +38,7 @@ from veilset.pipeline.synthesize import Job, run
 from veilset.privacy.vault import Vault
 from veilset.release.format import load_release
 from veilset.release.verify import verify_release
+from veilset.training.augment import MILD, AugmentConfig
 from veilset.training.recipe import TrainingConfig
 from veilset.training.teachers import rebuild_teacher
 
@@ -47,6 +48,7 @@ RESULTS = Path(__file__).parent / "results" / "imgsyn.jsonl"
 TRIALS = RESULTS.with_name("imgsyn_trials.jsonl")
 DELTA, TIME_LIMIT = 1e-5, 3 * 3600  # five deep students take hours
 GROUPS = {"chest_xray_64": "patients"}
+CHANGES: dict[str, AugmentConfig | Literal["auto"] | None] = {"auto": "auto", "mild": MILD, "none": None}
 # Public sets whose licence lets pictures made from them be published.
 SHOWN = ("fashion_mnist", "mnist", "builtin:photos")
 
@@ -206,6 +208,7 @@ def measure(
         "students": scores,
         "student_epochs": recipe.epochs_for(len(release)),
         "student_rate": recipe.learning_rate,
+        "student_changes": recipe.changes_for(len(release), soft_labels=True) is not None,
         "metric": case.metric,
         "target": case.target,
         "paper": case.paper,
@@ -255,13 +258,16 @@ def main() -> None:
     parser.add_argument("--students", nargs="+", default=None, help="these networks instead of the suite's")
     parser.add_argument("--student-epochs", type=int, default=None)
     parser.add_argument("--student-rate", type=float, default=None)
+    parser.add_argument("--student-changes", default="auto", choices=list(CHANGES), help="of images in training")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--validate", action="store_true")
     parser.add_argument("--releases", type=Path, default=None, help="keep releases here, and use those that are here")
     parser.add_argument("--one", type=int, default=None, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     extra = dict(pair.split("=", 1) for pair in asked.set)
-    recipe = TrainingConfig(epochs=asked.student_epochs, learning_rate=asked.student_rate)
+    recipe = TrainingConfig(
+        epochs=asked.student_epochs, learning_rate=asked.student_rate, augmentation=CHANGES[asked.student_changes]
+    )
     for seed in asked.seeds:
         for suite in asked.suite:
             for number, case in enumerate(SUITES[suite]):
@@ -276,6 +282,7 @@ def main() -> None:
                     command += ["--students", *asked.students] if asked.students else []
                     command += ["--student-epochs", str(asked.student_epochs)] if asked.student_epochs else []
                     command += ["--student-rate", str(asked.student_rate)] if asked.student_rate else []
+                    command += ["--student-changes", asked.student_changes]
                     command += ["--validate"] if asked.validate else []
                     command += ["--releases", str(asked.releases)] if asked.releases else []
                     ended = subprocess.run([*command, "--set", *asked.set], timeout=TIME_LIMIT, check=False)

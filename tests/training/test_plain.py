@@ -73,6 +73,15 @@ def test_features_that_are_computed_once_train_the_same_head():
     assert torch.equal(once.head.weight, trained(lambda n: n, replace(QUICK, augmentation=MILD)).head.weight)
 
 
+@pytest.mark.parametrize(
+    ("epochs", "soft_labels", "expected"), [(10, True, None), (11, True, MILD), (10, False, MILD), (60, False, MILD)]
+)
+def test_images_with_soft_labels_change_only_when_they_are_seen_often(epochs, soft_labels, expected):
+    assert TrainingConfig(epochs=epochs).changes_for(1000, soft_labels=soft_labels) == expected
+    assert TrainingConfig(epochs=epochs, augmentation=None).changes_for(1000, soft_labels=soft_labels) is None
+    assert TrainingConfig(epochs=epochs, augmentation=MILD).changes_for(1000, soft_labels=soft_labels) == MILD
+
+
 def test_soft_labels_replace_hard_ones():
     images, labels = bars()
     soft = np.where(np.eye(2, dtype=np.float32)[labels] > 0, 0.8, 0.2).astype(np.float32)

@@ -18,7 +18,7 @@ from veilset.core.progress import SILENT, Progress, track
 from veilset.core.randomness import derive_seed, torch_generator
 from veilset.core.records import Images, Labels
 from veilset.models.scatternet import ScatterNet
-from veilset.training.augment import augment
+from veilset.training.augment import AugmentConfig, augment
 from veilset.training.recipe import TrainingConfig, WeightAverage, make_optimizer, rate_share
 from veilset.training.threads import set_thread_count
 
@@ -63,7 +63,8 @@ def train_classifier(
     optimizer = make_optimizer(network, config)
     peak_rates = [group["lr"] for group in optimizer.param_groups]
     average = WeightAverage(network, config.ema_decay) if config.ema_decay else None
-    read = _reader(network, pixels, config, torch_generator(seed, "augmentation", device))
+    augmentation = config.changes_for(len(pixels), soft_labels=soft_labels is not None)
+    read = _reader(network, pixels, augmentation, _layout(config), torch_generator(seed, "augmentation", device))
     batches = _batches(len(pixels), config, seed)
     total = config.steps_for(len(pixels))
     with torch.random.fork_rng(devices=_forked(device)):
@@ -111,9 +112,13 @@ def to_float(pixels: Tensor) -> Tensor:
 
 
 def _reader(
-    network: nn.Module, pixels: Tensor, config: TrainingConfig, changes: torch.Generator
+    network: nn.Module,
+    pixels: Tensor,
+    augmentation: AugmentConfig | None,
+    layout: torch.memory_format,
+    coins: torch.Generator,
 ) -> Callable[[Tensor], Tensor]:
-    """From row numbers to the logits of those images, changed anew as the recipe says."""
+    """From row numbers to the logits of those images, changed anew each time."""
     if isinstance(network, ScatterNet):
         # Wavelets are most of its work, so they are computed once, of images as they are; in half the memory.
         with torch.no_grad():
@@ -123,9 +128,9 @@ def _reader(
 
     def read(rows: Tensor) -> Tensor:
         batch = to_float(pixels[rows])
-        if config.augmentation is not None:
-            batch = augment(batch, config.augmentation, changes)
-        logits: Tensor = network(batch.contiguous(memory_format=_layout(config)))
+        if augmentation is not None:
+            batch = augment(batch, augmentation, coins)
+        logits: Tensor = network(batch.contiguous(memory_format=layout))
         return logits
 
     return read

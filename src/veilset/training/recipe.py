@@ -16,6 +16,7 @@ Schedule = Literal["onecycle", "cosine"]
 
 _AUTO_IMAGES_SEEN = 300_000
 _AUTO_EPOCHS = (6, 60)
+_FEW_PASSES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,9 @@ class TrainingConfig:
         label_smoothing: of hard labels.
         temperature: softens soft labels and logits alike (Hinton et al., 2015); 1 leaves them.
         ema_decay: decay of a running average of the weights, which is then what is returned; 0 is none.
-        augmentation: what happens to each batch; None is nothing, and nothing happens to those of a ScatterNet, whose
-            linear head has little to learn by heart.
+        augmentation: what happens to each batch; None is nothing. "auto" is mild changes, but nothing where soft labels
+            are passed over at most ten times: they belong to the images as they are, and are not learnt by heart yet.
+            A ScatterNet always sees images as they are.
         clip_norm: largest norm of a step's gradient, against rare exploding batches; 0 is none.
         channels_last: memory layout; a step of convnet is 1.6 times as quick with it (docs/training.md).
     """
@@ -49,7 +51,7 @@ class TrainingConfig:
     label_smoothing: float = 0.05
     temperature: float = 1.0
     ema_decay: float = 0.0
-    augmentation: AugmentConfig | None = MILD
+    augmentation: AugmentConfig | Literal["auto"] | None = "auto"
     clip_norm: float = 0.0
     channels_last: bool = True
 
@@ -77,6 +79,12 @@ class TrainingConfig:
             return self.epochs
         least, most = _AUTO_EPOCHS
         return min(most, max(least, round(_AUTO_IMAGES_SEEN / max(1, count))))
+
+    def changes_for(self, count: int, *, soft_labels: bool) -> AugmentConfig | None:
+        """What happens to each batch of `count` images."""
+        if self.augmentation == "auto":
+            return None if soft_labels and self.epochs_for(count) <= _FEW_PASSES else MILD
+        return self.augmentation
 
     def steps_for(self, count: int) -> int:
         """Optimizer steps on `count` images."""
