@@ -9,6 +9,7 @@ import typer
 
 from veilset.cli.console import Console, RichProgress
 from veilset.cli.options import (
+    STUDENTS,
     AsJson,
     Channels,
     Classes,
@@ -33,9 +34,7 @@ def evaluate(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="A release directory.")],
     *,
     test: Annotated[str, typer.Option("--test", help="Real test images: npz:split, folder, ...")],
-    student: Annotated[
-        str, typer.Option("--student", help="Networks separated by commas, or your own as module:function.")
-    ] = "convnet",
+    student: Annotated[str, typer.Option("--student", help=f"Networks separated by commas: {STUDENTS}")] = "convnet",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many students of each kind to train.")] = 1,
     epochs: Epochs = None,
     private: Annotated[
