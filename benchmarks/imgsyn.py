@@ -1,7 +1,8 @@
 """DP-ImgSyn from end to end: a release, its verification, and what students of data.npz alone reach on the test set.
 
     scripts/bench imgsyn [--suite main table2 table4 noise photos large] [--only chest] [--seeds 0 1 2] [--samples N]
-    scripts/bench imgsyn --suite table4 --samples 10000 --student-epochs 4 --student-rate 0.001
+    scripts/bench imgsyn --suite table4 --student-epochs 3 --student-rate 0.001
+    scripts/bench imgsyn --table
 
 Each run is a process of its own and appends one JSON line to benchmarks/results/imgsyn.jsonl, with the paper's figure
 beside ours where it has one (its epsilon does not hold for the aligned images; docs/imgsyn.md). Data comes from
@@ -61,7 +62,7 @@ class Case:
     public: str | None
     epsilon: float
     settings: Mapping[str, str] = field(default_factory=dict)
-    students: tuple[str, ...] = ("convnet",)
+    students: tuple[str, ...] = ("convnet", "scatternet")
     target: float | None = None
     paper: float | None = None
     metric: str = "accuracy"
@@ -248,6 +249,26 @@ def _public(name: str, shape: tuple[int, int, int]) -> Records:
     return records if tuple(records.shape) == tuple(shape) else records.with_channels(shape[2]).resize(shape[0])
 
 
+def table() -> str:
+    """The lines on test sets as a table: for each student what each seed reached, by the newest line."""
+    found: dict[tuple[str, ...], dict[str, dict[int, float]]] = {}
+    for line in map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines()):
+        settings = ", ".join(f"{key}={value}" for key, value in line["settings"].items())
+        # Lines from before these two were written had the passes by rule, and changed images.
+        epochs = line.get("student_epochs") or TrainingConfig().epochs_for(line["samples"])
+        seen = f"{epochs} times{', changed' if line.get('student_changes', True) else ''}"
+        row = (line["private"], str(line["public"]), f"{line['epsilon']:g}", settings, str(line["samples"]), seen)
+        cell = found.setdefault(row, {})
+        for student, score in line["students"].items():
+            cell.setdefault(student, {})[line["seed"]] = score[line["metric"]]
+        cell.setdefault("teacher (accuracy)", {})[line["seed"]] = line["teacher_accuracy"]
+    rows = ["| private | public | epsilon | settings | images | seen | by seed |", "|---|---|---|---|---|---|---|"]
+    for row, cell in sorted(found.items()):
+        scores = [f"{name} {', '.join(f'{seeds[s]:.2f}' for s in sorted(seeds))}" for name, seeds in cell.items()]
+        rows.append(f"| {' | '.join(row)} | {'; '.join(scores)} |")
+    return "\n".join(rows)
+
+
 def main() -> None:
     """Run what was asked for, each in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -263,7 +284,11 @@ def main() -> None:
     parser.add_argument("--validate", action="store_true")
     parser.add_argument("--releases", type=Path, default=None, help="keep releases here, and use those that are here")
     parser.add_argument("--one", type=int, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--table", action="store_true", help="print the table of all lines so far and run nothing")
     asked = parser.parse_args()
+    if asked.table:
+        print(table())
+        return
     extra = dict(pair.split("=", 1) for pair in asked.set)
     recipe = TrainingConfig(
         epochs=asked.student_epochs, learning_rate=asked.student_rate, augmentation=CHANGES[asked.student_changes]
