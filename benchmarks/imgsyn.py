@@ -263,9 +263,9 @@ def table() -> str:
             cell.setdefault(student, {})[line["seed"]] = score[line["metric"]]
         cell.setdefault("teacher (accuracy)", {})[line["seed"]] = line["teacher_accuracy"]
     rows = ["| private | public | epsilon | settings | images | seen | by seed |", "|---|---|---|---|---|---|---|"]
-    for row, cell in sorted(found.items()):
+    for names, cell in sorted(found.items()):
         scores = [f"{name} {', '.join(f'{seeds[s]:.2f}' for s in sorted(seeds))}" for name, seeds in cell.items()]
-        rows.append(f"| {' | '.join(row)} | {'; '.join(scores)} |")
+        rows.append(f"| {' | '.join(names)} | {'; '.join(scores)} |")
     return "\n".join(rows)
 
 
