@@ -59,7 +59,7 @@ def demo(
         )
         console.say("\n2. Verify: anyone can recompute the guarantee from the release alone.")
         verify(release)
-        console.say("\n3. Evaluate: two students see only the release and are tested on 1,000 real digits they never met.")
+        console.say("\n3. Evaluate: two students that see only the release are tested on 1,000 real digits.")
         evaluate(release, test=_HELD_OUT, student=_STUDENTS, epochs=_EPOCHS, out=scores, seed=seed)
         synthetic = load_release(release)
         write_grid(picture, synthetic.images, synthetic.labels)
