@@ -27,6 +27,7 @@ SoftLabels = NDArray[np.float32]  # (N, K), rows sum to one
 # Asking a tensor for its value waits for the device, so a broken loss is looked for only now and then.
 _LOSS_CHECK_EVERY = 50
 _FEATURES_AT_ONCE = 256
+_MOST_FEATURE_BYTES = 2**31
 
 
 def train_classifier(
@@ -120,11 +121,10 @@ def _reader(
 ) -> Callable[[Tensor], Tensor]:
     """From row numbers to the logits of those images, changed anew each time."""
     if isinstance(network, ScatterNet):
-        # Wavelets are most of its work, so they are computed once, of images as they are; in half the memory.
-        with torch.no_grad():
-            parts = torch.split(pixels, _FEATURES_AT_ONCE)
-            features = torch.cat([network.fixed(to_float(part)).half() for part in parts])
-        return lambda rows: network.read(features[rows].float())
+        augmentation = None  # it has little to learn by heart
+        if len(pixels) * network.fixed.width * torch.half.itemsize <= _MOST_FEATURE_BYTES:
+            features = _features(network, pixels)
+            return lambda rows: network.read(features[rows].float())
 
     def read(rows: Tensor) -> Tensor:
         batch = to_float(pixels[rows])
@@ -134,6 +134,15 @@ def _reader(
         return logits
 
     return read
+
+
+def _features(network: ScatterNet, pixels: Tensor) -> Tensor:
+    """What its head reads, computed once, as wavelets are most of its work; in half precision for half the memory."""
+    features = torch.empty(len(pixels), network.fixed.width, dtype=torch.half, device=pixels.device)
+    with torch.no_grad():
+        for part, room in zip(*(torch.split(rows, _FEATURES_AT_ONCE) for rows in (pixels, features)), strict=True):
+            room.copy_(network.fixed(to_float(part)))
+    return features
 
 
 def _layout(config: TrainingConfig) -> torch.memory_format:
