@@ -253,14 +253,14 @@ def table() -> str:
     found: dict[tuple[str, ...], dict[str, dict[int, float]]] = {}
     for line in map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines()):
         settings = ", ".join(f"{key}={value}" for key, value in line["settings"].items())
+        case = (line["private"], str(line["public"]), f"{line['epsilon']:g}", settings, str(line["samples"]))
         # Lines from before these two were written had the passes by rule, and changed images.
-        epochs = line.get("student_epochs") or TrainingConfig().epochs_for(line["samples"])
-        seen = f"{epochs} times{', changed' if line.get('student_changes', True) else ''}"
-        row = (line["private"], str(line["public"]), f"{line['epsilon']:g}", settings, str(line["samples"]), seen)
-        cell = found.setdefault(row, {})
+        passes = f"{line.get('student_epochs') or TrainingConfig().epochs_for(line['samples'])} times"
+        changed = f"{passes}, changed" if line.get("student_changes", True) else passes
         for student, score in line["students"].items():
+            cell = found.setdefault((*case, passes if student == "scatternet" else changed), {})
             cell.setdefault(student, {})[line["seed"]] = score[line["metric"]]
-        cell.setdefault("teacher (accuracy)", {})[line["seed"]] = line["teacher_accuracy"]
+            cell.setdefault("teacher (accuracy)", {})[line["seed"]] = line["teacher_accuracy"]
     rows = ["| private | public | epsilon | settings | images | seen | by seed |", "|---|---|---|---|---|---|---|"]
     for names, cell in sorted(found.items()):
         scores = [f"{name} {', '.join(f'{seeds[s]:.2f}' for s in sorted(seeds))}" for name, seeds in cell.items()]
