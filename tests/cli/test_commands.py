@@ -70,7 +70,9 @@ def result_of(done: Result) -> dict[str, Any]:
 def test_methods(run: Run) -> None:
     found = {m["name"]: m for m in result_of(run("methods", "--json"))["methods"]}
     assert {"name", "guarantee", "needs_public", "releases", "paper", "presets"} <= set(found["tiny"])
-    assert "tiny" in run("methods").stdout
+    shown = run("methods").stdout
+    assert "tiny: " in shown
+    assert "can do without public images" in shown
 
 
 def test_plan(run: Run) -> None:

@@ -9,34 +9,25 @@ def methods(*, as_json: AsJson = False) -> None:
     from veilset.methods import METHODS
 
     kinds = [METHODS.get(name) for name in METHODS]
+    found = [
+        {
+            "name": kind.name,
+            "title": kind.title,
+            "guarantee": kind.guarantee,
+            "needs_public": kind.needs_public,
+            "releases": list(kind.releases),
+            "paper": kind.paper,
+            "presets": list(kind.presets),
+        }
+        for kind in kinds
+    ]
     console = Console(as_json=as_json)
     if not as_json:
-        rows = [
-            [
-                k.name,
-                k.title,
-                k.guarantee,
-                "yes" if k.needs_public else "no",
-                ", ".join(k.releases),
-                ", ".join(k.presets),
-                k.paper,
-            ]
-            for k in kinds
-        ]
-        console.table("Methods", ["name", "idea", "guarantee", "needs public", "releases", "presets", "paper"], rows)
-    console.result(
-        {
-            "methods": [
-                {
-                    "name": k.name,
-                    "title": k.title,
-                    "guarantee": k.guarantee,
-                    "needs_public": k.needs_public,
-                    "releases": list(k.releases),
-                    "paper": k.paper,
-                    "presets": list(k.presets),
-                }
-                for k in kinds
-            ]
-        }
-    )
+        for kind in kinds:
+            console.say(f"{kind.name}: {kind.title}")
+            needs = "needs public images" if kind.needs_public else "can do without public images"
+            console.say(f"  guarantee {kind.guarantee}; {needs}; presets {', '.join(kind.presets)}")
+            console.say(f"  releases {', '.join(kind.releases).replace('_', ' ')}")
+            console.say(f"  {kind.paper}\n")
+        console.say("What a run would spend: veilset plan --method NAME --records N --epsilon E")
+    console.result({"methods": found})
