@@ -180,7 +180,8 @@ def measure(
     for student in case.students:
         result = evaluate_utility(
             release.images, release.labels, release.soft_labels, vault.facts.classes, test,
-            student=student, seeds=1, first_seed=seed, config=recipe,
+            student=student, seeds=1, first_seed=seed,
+            config=replace(recipe, label_temperature=release.certificate.label_temperature),
         )  # fmt: skip
         scores[student] = {
             "accuracy": round(100 * result.accuracy, 2),
@@ -206,6 +207,7 @@ def measure(
         "samples": len(release),
         "teacher_accuracy": round(100 * float((teacher == test.labels).mean()), 2),
         "students": scores,
+        "label_temperature": release.certificate.label_temperature,
         "student_epochs": recipe.epochs_for(len(release)),
         "student_rate": recipe.learning_rate,
         "student_changes": recipe.changes_for(len(release), soft_labels=True) is not None,
@@ -253,7 +255,8 @@ def table() -> str:
     found: dict[tuple[str, ...], dict[str, dict[int, float]]] = {}
     for line in map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines()):
         settings = ", ".join(f"{key}={value}" for key, value in line["settings"].items())
-        case = (line["private"], str(line["public"]), f"{line['epsilon']:g}", settings, str(line["samples"]))
+        softness = f"{line.get('label_temperature', 1):g}"  # lines from before it was written had labels as they were
+        case = (line["private"], str(line["public"]), f"{line['epsilon']:g}", settings, softness, str(line["samples"]))
         # Lines from before these two were written had the passes by rule, and changed images.
         passes = f"{line.get('student_epochs') or TrainingConfig().epochs_for(line['samples'])} times"
         changed = f"{passes}, changed" if line.get("student_changes", True) else passes
@@ -261,7 +264,8 @@ def table() -> str:
             cell = found.setdefault((*case, passes if student == "scatternet" else changed), {})
             cell.setdefault(student, {})[line["seed"]] = score[line["metric"]]
             cell.setdefault("teacher (accuracy)", {})[line["seed"]] = line["teacher_accuracy"]
-    rows = ["| private | public | epsilon | settings | images | seen | by seed |", "|---|---|---|---|---|---|---|"]
+    heads = ("private", "public", "epsilon", "settings", "label temperature", "images", "seen", "by seed")
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for names, cell in sorted(found.items()):
         scores = [f"{name} {', '.join(f'{seeds[s]:.2f}' for s in sorted(seeds))}" for name, seeds in cell.items()]
         rows.append(f"| {' | '.join(names)} | {'; '.join(scores)} |")

@@ -177,11 +177,13 @@ def test_every_start(start: str, by_class: str, tmp_path: Path) -> None:
     assert np.allclose(release.soft_labels.sum(axis=1), 1, atol=1e-5)
 
 
-def test_soft_labels_are_those_of_the_stored_images(tmp_path: Path) -> None:
-    release = run(Vault(records()), job(temperature="2"), workspace=tmp_path / "run", public=public())
+@pytest.mark.parametrize(("setting", "temperature"), [("2", 2), ("0", 4)])
+def test_soft_labels_are_those_of_the_stored_images(setting: str, temperature: float, tmp_path: Path) -> None:
+    release = run(Vault(records()), job(label_temperature=setting), workspace=tmp_path / "run", public=public())
     weights, description = release.models["teacher"]
     images = torch.from_numpy(release.images.copy()).permute(0, 3, 1, 2).float() / 255
-    wanted = (rebuild_teacher(description, weights)(images) / 2).softmax(dim=1).numpy()
+    wanted = (rebuild_teacher(description, weights)(images) / temperature).softmax(dim=1).numpy()
+    assert release.certificate.label_temperature == temperature
     assert np.allclose(release.soft_labels, wanted, atol=1e-4)
 
 
@@ -195,7 +197,7 @@ def test_public_images_are_asked_for_before_anything_is_reserved(setting: dict[s
 
 
 def test_a_network_teacher_as_in_the_paper(tmp_path: Path) -> None:
-    settings = {"teacher": "network", "network": "lenet", "statistics": "channel", "stop": "turning_point"}
+    settings = {"teacher": "network", "network": "lenet", "statistics": "channel", "stop": "auto"}
     release = run(Vault(records()), job(20, **settings), workspace=tmp_path / "run", public=public())
     assert len(release) == 20
     assert release.models["teacher"][1]["network"] == "lenet"
@@ -233,8 +235,8 @@ def test_class_means_divide_by_noisy_counts_within_reason() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"blur": 4}, {"pool": 0}, {"batch": 0}, {"temperature": 0.0}, {"statistics_share": 1.0}, {"aligned_share": 2.0},
-     {"start": "merf", "start_share": 0.9}, {"variation": "wild"}, {"iterations": -1}],
+    [{"blur": 4}, {"pool": 0}, {"batch": 0}, {"label_temperature": -1.0}, {"statistics_share": 1.0},
+     {"aligned_share": 2.0}, {"start": "merf", "start_share": 0.9}, {"variation": "wild"}, {"iterations": -1}],
 )  # fmt: skip
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match="Expected"):

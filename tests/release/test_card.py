@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from veilset.core.errors import VerificationError
 from veilset.privacy.vault import PublicFacts
 from veilset.release.card import card_text, rounded_up
 
@@ -70,3 +71,14 @@ def test_groups_are_named_as_people(make):
 def test_a_number_is_never_shown_smaller_than_it_is(value):
     shown = float(rounded_up(value))
     assert value * (1 - 1e-9) <= shown <= value * 1.0011
+
+
+def test_a_card_says_how_to_train_on_softened_labels(make):
+    assert "temperature" not in card_text(make.certificate())
+    assert "softmax(logits / 4)" in card_text(make.certificate(settings={"label_temperature": 4.0}))
+
+
+@pytest.mark.parametrize("wrong", ["4", -1.0, None])
+def test_a_temperature_that_is_none_is_refused(make, wrong):
+    with pytest.raises(VerificationError, match="label_temperature"):
+        _ = make.certificate(settings={"label_temperature": wrong}).label_temperature

@@ -101,6 +101,14 @@ def test_temperature_keeps_the_optimum():
     assert np.abs(np.diff(predict(network, images), axis=1)).mean() == pytest.approx(np.log(4), abs=0.35)
 
 
+def test_a_network_is_as_sure_as_the_teacher_whose_labels_were_softened():
+    images, labels = bars()
+    soft = np.where(np.eye(2, dtype=np.float32)[labels] > 0, 0.8, 0.2).astype(np.float32) ** (1 / 3)
+    config = TrainingConfig(epochs=12, batch_size=32, learning_rate=0.01, augmentation=None, label_temperature=3.0)
+    network = train_classifier(small(), images, labels, soft, config=config)
+    assert np.abs(np.diff(predict(network, images), axis=1)).mean() == pytest.approx(np.log(4), abs=0.35)
+
+
 def test_same_seed_same_weights_and_the_global_generator_is_kept():
     before = torch.get_rng_state()
     config = TrainingConfig(epochs=1, batch_size=32)
@@ -256,6 +264,7 @@ def test_a_network_without_parameters_is_refused():
         {"schedule": "step"},
         {"learning_rate": 0.0},
         {"temperature": 0.0},
+        {"label_temperature": 0.0},
         {"label_smoothing": 1.0},
         {"ema_decay": 1.0},
         {"weight_decay": -0.1},

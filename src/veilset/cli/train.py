@@ -37,7 +37,7 @@ def train(
         source.images,
         source.labels,
         source.soft_labels,
-        config=TrainingConfig(epochs=epochs),
+        config=TrainingConfig(epochs=epochs, label_temperature=source.certificate.label_temperature),
         seed=seed,
         device=device,
         progress=RichProgress(),

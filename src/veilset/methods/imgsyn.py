@@ -23,6 +23,7 @@ from veilset.core.errors import InputError
 from veilset.core.progress import track
 from veilset.core.randomness import derive_seed, numpy_generator, torch_generator
 from veilset.core.records import Images, Records
+from veilset.core.softness import label_temperature
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
 from veilset.methods.baselines.merf import Merf, MerfConfig
 from veilset.privacy.accounting import calibrate
@@ -68,7 +69,7 @@ class ImgsynConfig(AlignConfig, Config):
         copies: of each aligned image, the first as it is and the others mildly changed; each gets its own label.
         pool: how many starting images each of those others is chosen from, so that classes come out even.
         batch: images aligned together.
-        temperature: of the soft labels; above 1 makes them softer.
+        label_temperature: of the soft labels; 0 is 4, or 1 where there are two classes (core/softness.py).
     """
 
     teacher: KindOrAuto = "auto"
@@ -85,7 +86,7 @@ class ImgsynConfig(AlignConfig, Config):
     copies: int = 4
     pool: int = 4
     batch: int = 100
-    temperature: float = 1.0
+    label_temperature: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,10 +99,10 @@ class ImgsynConfig(AlignConfig, Config):
             raise InputError(f"Expected aligned_share between 0 and 1, got {self.aligned_share}.")
         if not 3 <= self.blur <= 15 or self.blur % 2 == 0:
             raise InputError(f"Expected blur to be odd and from 3 to 15, got {self.blur}.")
-        if min(self.batch, self.pool, self.copies) < 1 or not self.temperature > 0:
+        if min(self.batch, self.pool, self.copies) < 1 or not self.label_temperature >= 0:
             raise InputError(
-                "Expected batch, pool and copies of at least 1 and temperature > 0, "
-                f"got {self.batch}, {self.pool}, {self.copies} and {self.temperature}."
+                "Expected batch, pool and copies of at least 1 and label_temperature >= 0, "
+                f"got {self.batch}, {self.pool}, {self.copies} and {self.label_temperature}."
             )
         for name, kind in (
             ("variation", Variation),
@@ -143,6 +144,7 @@ class Imgsyn(Method):
             "learning_rate": 0.1,
             "class_weight": 1.0,
             "variation_weight": 2.5e-5,
+            "label_temperature": 10.0,
         },
     }
 
@@ -209,15 +211,16 @@ class Imgsyn(Method):
             raise self.not_fitted()
         aligned = round(count * self.config.aligned_share) if self.config.aligns else 0
         chosen, moved = self._chosen(count - aligned, seed), self._aligned(aligned, seed)
-        pictures, soft = (torch.cat(parts) for parts in zip(chosen, moved, strict=True))
+        pictures, logits = (torch.cat(parts) for parts in zip(chosen, moved, strict=True))
+        softness = label_temperature(self.config.label_temperature, self._facts.classes)
         # An image and its label keep no place that tells whether it was aligned.
         order = numpy_generator(seed, "imgsyn order").permutation(count)
-        soft_labels = soft.numpy()[order]
+        soft_labels = (logits / softness).softmax(dim=1).numpy()[order]
         stored: Images = np.ascontiguousarray(pictures.permute(0, 2, 3, 1).numpy()[order])
         return Samples(images=stored, labels=soft_labels.argmax(axis=1).astype(np.int64), soft_labels=soft_labels)
 
     def _aligned(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Section 4.2: `count` images moved by Algorithm 1, and mild changes of them, as 8 bits; their soft labels."""
+        """Section 4.2: `count` images moved by Algorithm 1, and mild changes of them, as 8 bits; their logits."""
         if count == 0:
             return self._empty()
         config, context = self.config, self._context
@@ -243,25 +246,24 @@ class Imgsyn(Method):
         return pictures, torch.cat(list(self._labelled(parts, "labelling images", len(parts))))
 
     def _chosen(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
-        """`count` of `pool` times as many starting images, so that soft labels favour no class; and those labels."""
+        """`count` of `pool` times as many starting images, so that the teacher favours no class; and its logits."""
         if count == 0:
             return self._empty()
         size = self.config.batch
         batches = math.ceil(count * self.config.pool / size)
         starts = self._starts(batches * size, derive_seed(seed, "chosen"), self.config.variation)
         candidates = (_as_bytes(starts(number, size)) for number in range(batches))
-        soft = torch.cat(list(self._labelled(candidates, "looking for images of all classes", batches)))
-        rows = balanced_choice(soft, count, numpy_generator(seed, "imgsyn choice"))
+        logits = torch.cat(list(self._labelled(candidates, "looking for images of all classes", batches)))
+        rows = balanced_choice(logits.softmax(dim=1), count, numpy_generator(seed, "imgsyn choice"))
         # Made a second time instead of kept: what is chosen fits into memory, what it is chosen from may not.
         parts = [_as_bytes(starts(int(n), size))[rows[rows // size == n] % size] for n in np.unique(rows // size)]
-        return torch.cat(parts), soft[torch.from_numpy(rows)]
+        return torch.cat(parts), logits[torch.from_numpy(rows)]
 
     def _labelled(self, batches: Iterable[Tensor], what: str, total: int) -> Iterator[Tensor]:
-        """Section 4.3: soft labels (b, classes) of 8-bit images."""
+        """Section 4.3: the teacher's logits (b, classes) of 8-bit images."""
         with torch.no_grad():
             for part in giving_back(track(batches, self._context.progress, what, total)):
-                logits = self._teacher(part.to(self._context.device).float() / 255)
-                yield (logits / self.config.temperature).softmax(dim=1).cpu()
+                yield self._teacher(part.to(self._context.device).float() / 255).cpu()
 
     def _empty(self) -> tuple[Tensor, Tensor]:
         height, width, channels = self._facts.shape

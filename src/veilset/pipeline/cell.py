@@ -64,7 +64,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
         student=cell.student,
         seeds=1,
         first_seed=cell.seed,
-        config=TrainingConfig(epochs=cell.epochs),
+        config=TrainingConfig(epochs=cell.epochs, label_temperature=release.certificate.label_temperature),
     ).to_json()
     return {
         "accuracy": result["accuracy"],

@@ -47,13 +47,13 @@ class Evaluation:
         if self.seeds < 1:
             raise InputError(f"Expected at least 1 seed, got {self.seeds}.")
 
-    def run_of(self, student: str, progress: Progress) -> yardsticks.Run:
-        """How one student is trained."""
+    def run_of(self, student: str, release: Release, progress: Progress) -> yardsticks.Run:
+        """How one student of the release is trained."""
         return yardsticks.Run(
             student=student,
             seeds=self.seeds,
             first_seed=self.first_seed,
-            config=TrainingConfig(epochs=self.epochs),
+            config=TrainingConfig(epochs=self.epochs, label_temperature=release.certificate.label_temperature),
             device=self.device,
             progress=progress,
         )
@@ -91,14 +91,14 @@ def evaluate(
     )
     students = [
         yardsticks.students(
-            release.images, release.labels, release.soft_labels, classes, test, wanted.run_of(name, progress)
+            release.images, release.labels, release.soft_labels, classes, test, wanted.run_of(name, release, progress)
         ).to_json()
         for name in wanted.students
     ]
     marks: list[dict[str, Any]] = []
     skipped: list[dict[str, str]] = []
     if wanted.wants_yardsticks:
-        run = wanted.run_of(wanted.students[0], progress)
+        run = wanted.run_of(wanted.students[0], release, progress)
         marks, skipped = _yardsticks(release, test, train, public, wanted.unit, run)
     scores, pictures = likeness(
         release.images, release.labels, extractor, private=train, public=public, progress=progress
@@ -142,7 +142,7 @@ def pay_for_accuracy(
         release.images,
         release.labels,
         release.soft_labels,
-        config=TrainingConfig(epochs=wanted.epochs),
+        config=TrainingConfig(epochs=wanted.epochs, label_temperature=release.certificate.label_temperature),
         seed=wanted.first_seed,
         device=wanted.device,
         progress=progress,

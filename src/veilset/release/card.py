@@ -20,6 +20,7 @@ def card_text(certificate: Certificate) -> str:
         *(["## Warnings", _bullets(certificate.warnings)] if certificate.warnings else []),
         "## How to load it",
         _LOADING,
+        *_softness(certificate),
         "## How to verify it",
         _VERIFYING[certificate.guarantee],
         "## Limits",
@@ -126,6 +127,19 @@ pack = np.load("data.npz")              # images, labels and, where there are an
 import veilset as vs
 dataset = vs.load_release(".").torch()  # a torch Dataset of (image, soft label or class)
 ```"""
+
+
+def _softness(certificate: Certificate) -> list[str]:
+    """How to train on softened labels, where they are."""
+    softness = certificate.label_temperature
+    if softness == 1:
+        return []
+    return [
+        f"Soft labels are those of a temperature of {softness:g}. Train with the cross-entropy between them and "
+        f"`softmax(logits / {softness:g})`: a network is then as sure of itself as the teacher was. Without the "
+        "division it learns the same classes and is less sure."
+    ]
+
 
 _VERIFYING = {
     "dp": "`veilset verify DIRECTORY` computes the privacy loss from the ledger again, with two accountants, and "

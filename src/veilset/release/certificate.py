@@ -6,12 +6,14 @@ signature (signing.py) finds those of a person who computes the checksum again.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from veilset.core.errors import InputError, VerificationError
+from veilset.core.softness import label_temperature
 from veilset.privacy.ledger import Line
 from veilset.privacy.vault import PublicFacts, describe
 from veilset.release import strict_json
@@ -64,6 +66,14 @@ class Certificate:
         """What the first line of the ledger says of the run."""
         header: Mapping[str, Any] = self.ledger[0]["body"]
         return header
+
+    @property
+    def label_temperature(self) -> float:
+        """The temperature that soft labels were made at: 1 where the settings name none."""
+        found = self.settings.get("label_temperature", 1.0)
+        if not isinstance(found, int | float) or not 0 <= found < math.inf:
+            raise _malformed(f"expected a label_temperature of at least 0, found {found!r}")
+        return label_temperature(float(found), self.facts.classes)
 
     def to_json(self) -> dict[str, Any]:
         """The certificate as JSON-ready data, with its checksum."""

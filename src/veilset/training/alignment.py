@@ -20,7 +20,7 @@ from veilset.core.files import write_whole
 from veilset.training.moments import LayerMoments
 from veilset.training.threads import set_thread_count, usable_cores
 
-Stop = Literal["fixed", "turning_point"]
+Stop = Literal["fixed", "auto"]
 
 _BETAS = (0.5, 0.99)
 # Keeps the gradient of the total variation finite where an image is flat.
@@ -33,7 +33,7 @@ class AlignConfig:
 
     Args:
         iterations: steps for each batch; 0 leaves the images as they are.
-        stop: "fixed" takes all steps; "turning_point" as many as the total variation of the first batch allows.
+        stop: "fixed" takes all steps; "auto" as many as the total variation of the first batch allows.
         learning_rate: of Adam, in units of the pixel range.
         feature_weight: of the distance of moments; 0 switches a term off, here and below.
         class_weight: of the cross-entropy to the label aimed at.

@@ -201,4 +201,5 @@ def _loss(logits: Tensor, targets: Tensor, config: TrainingConfig) -> Tensor:
     if targets.ndim == 1:
         return functional.cross_entropy(logits, targets, label_smoothing=config.label_smoothing)
     # The factor keeps gradients of one size at every temperature (Hinton et al., 2015).
-    return functional.cross_entropy(logits / config.temperature, targets) * config.temperature**2
+    temperature = config.temperature * config.label_temperature
+    return functional.cross_entropy(logits / temperature, targets) * temperature**2

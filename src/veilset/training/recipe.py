@@ -33,6 +33,8 @@ class TrainingConfig:
         schedule: "onecycle" (a linear rise, then a linear fall) or "cosine" (a short rise, then half a cosine).
         label_smoothing: of hard labels.
         temperature: softens soft labels and logits alike (Hinton et al., 2015); 1 leaves them.
+        label_temperature: at which soft labels were made; logits are compared with them at the same one, so that the
+            network is as sure as the teacher was.
         ema_decay: decay of a running average of the weights, which is then what is returned; 0 is none.
         augmentation: what happens to each batch; None is nothing. "auto" is mild changes, but nothing where soft labels
             are passed over at most ten times: they belong to the images as they are, and are not learnt by heart yet.
@@ -50,6 +52,7 @@ class TrainingConfig:
     schedule: Schedule = "onecycle"
     label_smoothing: float = 0.05
     temperature: float = 1.0
+    label_temperature: float = 1.0
     ema_decay: float = 0.0
     augmentation: AugmentConfig | Literal["auto"] | None = "auto"
     clip_norm: float = 0.0
@@ -65,8 +68,10 @@ class TrainingConfig:
             raise InputError(f"Expected epochs and batch_size of at least 1, got {self.epochs} and {self.batch_size}.")
         if self.learning_rate is not None and not self.learning_rate > 0:
             raise InputError(f"Expected learning_rate > 0, got {self.learning_rate}.")
-        if not self.temperature > 0:
-            raise InputError(f"Expected temperature > 0, got {self.temperature}.")
+        if not min(self.temperature, self.label_temperature) > 0:
+            raise InputError(
+                f"Expected temperature and label_temperature > 0, got {self.temperature} and {self.label_temperature}."
+            )
         for name in ("label_smoothing", "ema_decay", "momentum"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"Expected {name} in [0, 1), got {getattr(self, name)}.")

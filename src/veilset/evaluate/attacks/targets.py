@@ -1,6 +1,7 @@
 """What of a release is attacked: its images, its student or one trained on it, and its generator."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ def release_target(
             release.images,
             release.labels,
             release.soft_labels,
-            config=recipe,
+            config=replace(recipe or TrainingConfig(), label_temperature=release.certificate.label_temperature),
             seed=seed,
             device=device,
             progress=progress,
