@@ -38,6 +38,7 @@ from veilset.evaluate.utility import classify, evaluate_utility
 from veilset.pipeline.synthesize import Job, run
 from veilset.privacy.vault import Vault
 from veilset.release.format import load_release
+from veilset.release.students import student_recipe
 from veilset.release.verify import verify_release
 from veilset.training.augment import MILD, AugmentConfig
 from veilset.training.recipe import TrainingConfig
@@ -180,8 +181,7 @@ def measure(
     for student in case.students:
         result = evaluate_utility(
             release.images, release.labels, release.soft_labels, vault.facts.classes, test,
-            student=student, seeds=1, first_seed=seed,
-            config=replace(recipe, label_temperature=release.certificate.label_temperature),
+            student=student, seeds=1, first_seed=seed, config=student_recipe(release.certificate, recipe),
         )  # fmt: skip
         scores[student] = {
             "accuracy": round(100 * result.accuracy, 2),

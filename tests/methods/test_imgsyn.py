@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from veilset.privacy.ledger import Ledger
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.vault import PublicFacts, Vault
+from veilset.release.students import student_recipe
+from veilset.training.augment import MILD
 from veilset.training.teachers import fitting, rebuild_teacher
 
 FACTS = PublicFacts(units=60_000, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
@@ -183,8 +186,34 @@ def test_soft_labels_are_those_of_the_stored_images(setting: str, temperature: f
     weights, description = release.models["teacher"]
     images = torch.from_numpy(release.images.copy()).permute(0, 3, 1, 2).float() / 255
     wanted = (rebuild_teacher(description, weights)(images) / temperature).softmax(dim=1).numpy()
-    assert release.certificate.label_temperature == temperature
+    assert release.certificate.settings["label_temperature"] == temperature
     assert np.allclose(release.soft_labels, wanted, atol=1e-4)
+
+
+def test_labels_of_two_classes_are_not_softened() -> None:
+    two = replace(FACTS, class_names=("no", "yes"))
+    assert ImgsynConfig().certified(two)["label_temperature"] == 1
+    assert ImgsynConfig(label_temperature=3.0).certified(two)["label_temperature"] == 3
+
+
+def test_changes_to_images_as_a_recipe(tmp_path: Path) -> None:
+    """Each aligned image comes once, and certificate, card and student have what a copy would have been."""
+    settings = {"aligned_share": "1", "copies": "4", "augmentation": "recipe"}
+    release = run(Vault(records()), job(20, **settings), workspace=tmp_path / "run", public=public())
+    assert len(list((tmp_path / "run").glob("imgsyn-20-0/*.npy"))) == 2  # batches of 10, none of them copies
+    assert student_recipe(release.certificate).augmentation == MILD
+    release.save(tmp_path / "release")
+    assert f"rotation {MILD.rotation}" in (tmp_path / "release" / "card.md").read_text()
+
+
+def test_images_can_be_moved_towards_classes_alone(tmp_path: Path) -> None:
+    settings = {"feature_weight": "0", "aligned_share": "1", "class_weight": "1", "variation_weight": "0"}
+    plain, moved = (
+        run(Vault(records()), job(20, **settings, iterations=n), workspace=tmp_path / n, public=public())
+        for n in ("1", "8")
+    )
+    assert [event["label"] for event in moved.certificate.header["plan"]] == ["teacher"]
+    assert moved.soft_labels.max(axis=1).mean() > plain.soft_labels.max(axis=1).mean()
 
 
 @pytest.mark.parametrize("setting", [{"start": "public"}, {"teacher": "pretrained"}])

@@ -116,9 +116,3 @@ def test_settings_that_json_cannot_hold_are_refused(make):
     facts = make.facts()
     with pytest.raises(InputError, match="settings"):
         certify(make.lines(facts), facts, 1e-5, "merf", {"x": math.nan}, samples=1)
-
-
-@pytest.mark.parametrize(("names", "temperature"), [("ab", 1), ("abc", 4)])
-def test_labels_of_two_classes_are_not_softened(make, names, temperature):
-    facts = make.facts(names=list(names))
-    assert make.certificate(facts=facts, settings={"label_temperature": 0.0}).label_temperature == temperature

@@ -24,6 +24,7 @@ def train(
     from veilset.core.files import require_absent, whole_directory
     from veilset.models import build_network
     from veilset.release.format import load_release
+    from veilset.release.students import student_recipe
     from veilset.training.plain import train_classifier
     from veilset.training.recipe import TrainingConfig
 
@@ -37,7 +38,7 @@ def train(
         source.images,
         source.labels,
         source.soft_labels,
-        config=TrainingConfig(epochs=epochs, label_temperature=source.certificate.label_temperature),
+        config=student_recipe(source.certificate, TrainingConfig(epochs=epochs)),
         seed=seed,
         device=device,
         progress=RichProgress(),

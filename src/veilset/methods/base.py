@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 class Config:
     """The public settings of a method; subclasses add fields and check them in `__post_init__`."""
 
-    def certified(self) -> dict[str, Any]:
-        """The settings as ledger and certificate show them; one that is a path shows no place on the disk."""
+    def certified(self, facts: PublicFacts) -> dict[str, Any]:  # noqa: ARG002 (some settings depend on them)
+        """The settings as ledger and certificate show them.
+
+        One that is a path shows no place on the disk; one that public facts decide is shown as decided.
+        """
         return dataclasses.asdict(self)
 
 

@@ -12,7 +12,7 @@ assumes that rows depend on their own image alone, which the session tries. docs
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -23,7 +23,6 @@ from veilset.core.errors import InputError
 from veilset.core.progress import track
 from veilset.core.randomness import derive_seed, numpy_generator, torch_generator
 from veilset.core.records import Images, Records
-from veilset.core.softness import label_temperature
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
 from veilset.methods.baselines.merf import Merf, MerfConfig
 from veilset.privacy.accounting import calibrate
@@ -44,6 +43,8 @@ _TEACHER, _STATISTICS = "teacher", "statistics"
 
 # By class, a row and its count of one are clipped as one vector; the count is this share of the row's bound.
 _COUNT_SHARE = 0.25
+# Temperature of soft labels of more than two classes, unless one is set; docs/imgsyn.md has its trials.
+_SOFT = 4.0
 # Public pictures that fix centres, scales and the bound of the statistic's rows.
 _PICTURES, _AT_ONCE = 1000, 100
 
@@ -66,10 +67,14 @@ class ImgsynConfig(AlignConfig, Config):
         by_class: one statistic for each class.
         statistics_share: share of the privacy for the statistic.
         aligned_share: share of the images that are aligned; the others are only varied, chosen and labelled.
+        augmentation: how mild changes reach students: "images" (copies of aligned ones, each labelled anew) or "recipe"
+            (no copies; certificate and card name the changes, and students change every image anew in each pass).
         copies: of each aligned image, the first as it is and the others mildly changed; each gets its own label.
         pool: how many starting images each of those others is chosen from, so that classes come out even.
         batch: images aligned together.
-        label_temperature: of the soft labels; 0 is 4, or 1 where there are two classes (core/softness.py).
+        label_temperature: of the soft labels; 0 is 4, or 1 where there are two classes. Softer labels say more of the
+            classes that an image is not of, which is most of what a student learns from images of something else; of
+            two classes there is no more to say.
     """
 
     teacher: KindOrAuto = "auto"
@@ -83,6 +88,7 @@ class ImgsynConfig(AlignConfig, Config):
     by_class: bool = True
     statistics_share: float = 0.2
     aligned_share: float = 0.3
+    augmentation: Literal["images", "recipe"] = "images"
     copies: int = 4
     pool: int = 4
     batch: int = 100
@@ -115,8 +121,22 @@ class ImgsynConfig(AlignConfig, Config):
 
     @property
     def aligns(self) -> bool:
-        """Whether any image is moved towards a statistic, so that one is needed."""
-        return self.iterations > 0 and self.aligned_share > 0 and self.feature_weight > 0
+        """Whether any image is moved."""
+        return self.iterations > 0 and self.aligned_share > 0
+
+    @property
+    def needs_statistic(self) -> bool:
+        """Whether images are moved towards a statistic, so that one is released and paid for."""
+        return self.aligns and self.feature_weight > 0
+
+    def certified(self, facts: PublicFacts) -> dict[str, Any]:
+        """The settings, with the labels' temperature as decided, and a recipe's changes in numbers."""
+        changes = {"student_changes": asdict(MILD)} if self.augmentation == "recipe" else {}
+        return super().certified(facts) | {"label_temperature": self.temperature_for(facts)} | changes
+
+    def temperature_for(self, facts: PublicFacts) -> float:
+        """The temperature of soft labels."""
+        return self.label_temperature or (_SOFT if facts.classes > 2 else 1.0)
 
 
 class Imgsyn(Method):
@@ -181,7 +201,10 @@ class Imgsyn(Method):
         # 2. One noisy sum of the moments of all layers.
         if not config.aligns:
             return
-        moments = LayerMoments(self._teacher, config.statistics, self._pictures())
+        self._moments = moments = LayerMoments(self._teacher, config.statistics, self._pictures())
+        self._target: Tensor | None = None
+        if not config.needs_statistic:
+            return
         bound = moments.clip_norm
 
         def row(images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG001 (the session places rows by class)
@@ -201,7 +224,6 @@ class Imgsyn(Method):
             by_class=config.by_class,
             batch=_AT_ONCE,
         )
-        self._moments = moments
         means = class_means(released, _COUNT_SHARE * bound, facts) if config.by_class else released[None] / facts.units
         self._target = means.float().to(context.device)
 
@@ -212,10 +234,9 @@ class Imgsyn(Method):
         aligned = round(count * self.config.aligned_share) if self.config.aligns else 0
         chosen, moved = self._chosen(count - aligned, seed), self._aligned(aligned, seed)
         pictures, logits = (torch.cat(parts) for parts in zip(chosen, moved, strict=True))
-        softness = label_temperature(self.config.label_temperature, self._facts.classes)
         # An image and its label keep no place that tells whether it was aligned.
         order = numpy_generator(seed, "imgsyn order").permutation(count)
-        soft_labels = (logits / softness).softmax(dim=1).numpy()[order]
+        soft_labels = (logits / self.config.temperature_for(self._facts)).softmax(dim=1).numpy()[order]
         stored: Images = np.ascontiguousarray(pictures.permute(0, 2, 3, 1).numpy()[order])
         return Samples(images=stored, labels=soft_labels.argmax(axis=1).astype(np.int64), soft_labels=soft_labels)
 
@@ -224,7 +245,8 @@ class Imgsyn(Method):
         if count == 0:
             return self._empty()
         config, context = self.config, self._context
-        batches = math.ceil(count / (config.batch * config.copies))
+        copies = config.copies if config.augmentation == "images" else 1
+        batches = math.ceil(count / (config.batch * copies))
         starts = self._starts(batches * config.batch, derive_seed(seed, "aligned"), config.aligned_variation)
         alignment = self._settled(starts)
         kept = KeptBatches(context.workspace, f"imgsyn-{count}-{seed}")
@@ -237,8 +259,8 @@ class Imgsyn(Method):
             moved = align(start, self._aims(number), self._moments, self._target, alignment).images
             # The teacher labels each copy anew, so a student learns more from it than from changing an image itself.
             coins = torch_generator(seed, f"imgsyn copies {number}", context.device)
-            copies = [augment(moved, MILD, coins) for _ in range(config.copies - 1)]
-            return kept.save(number, _as_bytes(torch.cat([moved, *copies])))
+            changed = [augment(moved, MILD, coins) for _ in range(copies - 1)]
+            return kept.save(number, _as_bytes(torch.cat([moved, *changed])))
 
         done = giving_back(track(in_parallel(work, batches), context.progress, "aligning images", batches))
         pictures = torch.cat(list(done))[:count]
@@ -309,7 +331,7 @@ class Imgsyn(Method):
         after = Event(label=_STATISTICS, noise_multiplier=once / math.sqrt(config.statistics_share))
         return (
             [replace(e, noise_multiplier=e.noise_multiplier / math.sqrt(config.start_share)) for e in before],
-            [after] if config.aligns else [],
+            [after] if config.needs_statistic else [],
         )
 
     def _start_kind(self) -> Start:

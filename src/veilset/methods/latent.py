@@ -138,11 +138,11 @@ class LatentConfig(Config):
         if not 0 <= self.truncation <= 2:
             raise InputError(f"Expected truncation between 0 and 2, got {self.truncation}.")
 
-    def certified(self) -> dict[str, Any]:
+    def certified(self, facts: PublicFacts) -> dict[str, Any]:
         """The settings, with the name and the SHA-256 of the generator's file for its path."""
         place = Path(self.generator)
         known = {"generator": place.name, "generator_sha256": sha256_of(place)} if self.generator else {}
-        return super().certified() | known
+        return super().certified(facts) | known
 
 
 class Latent(Method):

@@ -110,13 +110,13 @@ class PldkConfig(Config, MatchingConfig, CondensationConfig, StudentConfig):
             if not getattr(self, name) > 0:
                 raise InputError(f"Expected {name} > 0, got {getattr(self, name)}.")
 
-    def certified(self) -> dict[str, Any]:
+    def certified(self, facts: PublicFacts) -> dict[str, Any]:
         """The settings, with the name of the other release and the SHA-256 of its certificate for its path."""
         place = Path(self.release)
         if self.release and not (place / CERTIFICATE).is_file():
             raise InputError(f"There is no release at {place} to start from.")
         known = {"release": place.name, "release_sha256": sha256_of(place / CERTIFICATE)} if self.release else {}
-        return super().certified() | known
+        return super().certified(facts) | known
 
 
 class Pldk(Method):

@@ -20,6 +20,7 @@ from veilset.methods import METHODS
 from veilset.pipeline.suite import Cell, cell_from, located
 from veilset.pipeline.synthesize import Job, run
 from veilset.privacy.vault import Vault
+from veilset.release.students import student_recipe
 from veilset.training.recipe import TrainingConfig
 
 
@@ -64,7 +65,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
         student=cell.student,
         seeds=1,
         first_seed=cell.seed,
-        config=TrainingConfig(epochs=cell.epochs, label_temperature=release.certificate.label_temperature),
+        config=student_recipe(release.certificate, TrainingConfig(epochs=cell.epochs)),
     ).to_json()
     return {
         "accuracy": result["accuracy"],

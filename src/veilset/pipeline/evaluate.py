@@ -22,6 +22,7 @@ from veilset.privacy.account import Account
 from veilset.privacy.vault import Unit, Vault
 from veilset.release import layout
 from veilset.release.format import Release, load_release
+from veilset.release.students import student_recipe
 from veilset.training.plain import train_classifier
 from veilset.training.recipe import TrainingConfig
 
@@ -53,7 +54,7 @@ class Evaluation:
             student=student,
             seeds=self.seeds,
             first_seed=self.first_seed,
-            config=TrainingConfig(epochs=self.epochs, label_temperature=release.certificate.label_temperature),
+            config=student_recipe(release.certificate, TrainingConfig(epochs=self.epochs)),
             device=self.device,
             progress=progress,
         )
@@ -142,7 +143,7 @@ def pay_for_accuracy(
         release.images,
         release.labels,
         release.soft_labels,
-        config=TrainingConfig(epochs=wanted.epochs, label_temperature=release.certificate.label_temperature),
+        config=student_recipe(release.certificate, TrainingConfig(epochs=wanted.epochs)),
         seed=wanted.first_seed,
         device=wanted.device,
         progress=progress,

@@ -174,7 +174,7 @@ def header_of(job: Job, method: Method, facts: PublicFacts, plan: Plan) -> dict[
     """The first line of the ledger: everything that decides what is read and what it costs."""
     return {
         "method": job.method,
-        "settings": {"preset": job.preset, **method.config.certified()},
+        "settings": {"preset": job.preset, **method.config.certified(facts)},
         "facts": facts.to_json(),
         "delta": plan.budget.delta,
         "plan": [event.to_json() for event in plan.events],

@@ -20,7 +20,7 @@ def card_text(certificate: Certificate) -> str:
         *(["## Warnings", _bullets(certificate.warnings)] if certificate.warnings else []),
         "## How to load it",
         _LOADING,
-        *_softness(certificate),
+        *_training(certificate),
         "## How to verify it",
         _VERIFYING[certificate.guarantee],
         "## Limits",
@@ -129,16 +129,23 @@ dataset = vs.load_release(".").torch()  # a torch Dataset of (image, soft label 
 ```"""
 
 
-def _softness(certificate: Certificate) -> list[str]:
-    """How to train on softened labels, where they are."""
-    softness = certificate.label_temperature
-    if softness == 1:
-        return []
-    return [
-        f"Soft labels are those of a temperature of {softness:g}. Train with the cross-entropy between them and "
-        f"`softmax(logits / {softness:g})`: a network is then as sure of itself as the teacher was. Without the "
-        "division it learns the same classes and is less sure."
-    ]
+def _training(certificate: Certificate) -> list[str]:
+    """How to train on softened labels, and with changes to images, where there are any."""
+    said = []
+    softness, changes = certificate.label_temperature, certificate.student_changes
+    if softness != 1:
+        said.append(
+            f"Soft labels are those of a temperature of {softness:g}. Train with the cross-entropy between them and "
+            f"`softmax(logits / {softness:g})`: a network is then as sure of itself as the teacher was. Without the "
+            "division it learns the same classes and is less sure."
+        )
+    if changes is not None:
+        amounts = ", ".join(f"{name} {amount}" for name, amount in changes.items() if amount)
+        said.append(
+            f"Change each image anew whenever a network sees it, by at most: {amounts} (`AugmentConfig` in "
+            "`veilset.training.augment`; `veilset train` does it). Its label stays."
+        )
+    return said
 
 
 _VERIFYING = {

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from veilset.core.errors import InputError, VerificationError
-from veilset.core.softness import label_temperature
 from veilset.privacy.ledger import Line
 from veilset.privacy.vault import PublicFacts, describe
 from veilset.release import strict_json
@@ -71,9 +70,17 @@ class Certificate:
     def label_temperature(self) -> float:
         """The temperature that soft labels were made at: 1 where the settings name none."""
         found = self.settings.get("label_temperature", 1.0)
-        if not isinstance(found, int | float) or not 0 <= found < math.inf:
-            raise _malformed(f"expected a label_temperature of at least 0, found {found!r}")
-        return label_temperature(float(found), self.facts.classes)
+        if not isinstance(found, int | float) or not 0 < found < math.inf:
+            raise _malformed(f"expected label_temperature > 0, found {found!r}")
+        return float(found)
+
+    @property
+    def student_changes(self) -> Mapping[str, Any] | None:
+        """The changes to images that students are to make in training, where the settings name any."""
+        found = self.settings.get("student_changes")
+        if found is not None and not isinstance(found, Mapping):
+            raise _malformed(f"expected student_changes to be a table, found {found!r}")
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """The certificate as JSON-ready data, with its checksum."""

@@ -69,14 +69,15 @@ class Aligned:
     variations: tuple[float, ...]
 
 
-def align(start: Tensor, labels: Tensor, moments: LayerMoments, target: Tensor, config: AlignConfig) -> Aligned:
+def align(start: Tensor, labels: Tensor, moments: LayerMoments, target: Tensor | None, config: AlignConfig) -> Aligned:
     """Algorithm 1 for one batch; the iterate of the smallest loss is kept.
 
     Args:
         start: images in [0, 1], (b, C, H, W).
         labels: the class that each image is moved towards.
         moments: what to compare.
-        target: the released mean row, (1, width), or one for each class, (classes, width).
+        target: the released mean row, (1, width), or one for each class, (classes, width); None where the distance of
+            moments has no weight.
         config: steps and weights.
     """
     images = start.clone().requires_grad_()
@@ -86,7 +87,7 @@ def align(start: Tensor, labels: Tensor, moments: LayerMoments, target: Tensor, 
         # Line 4: what the teacher sees. Line 5: the loss of Equation 5.
         logits, layers = moments.observe(images)
         loss = config.class_weight * functional.cross_entropy(logits, labels)
-        if config.feature_weight:
+        if target is not None and config.feature_weight:
             rows = moments.rows(layers)
             loss = loss + config.feature_weight * moments.distance(*_compared(rows, labels, target))
         variation = total_variation(images)

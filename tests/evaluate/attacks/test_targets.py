@@ -29,7 +29,9 @@ def release_with(**models):
         labels=np.arange(30) % 3,
         soft_labels=None,
         models=models,
-        certificate=SimpleNamespace(facts=SimpleNamespace(shape=SHAPE, classes=3), label_temperature=1.0),
+        certificate=SimpleNamespace(
+            facts=SimpleNamespace(shape=SHAPE, classes=3), label_temperature=1.0, student_changes=None
+        ),
     )
 
 

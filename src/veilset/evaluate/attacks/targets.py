@@ -1,7 +1,6 @@
 """What of a release is attacked: its images, its student or one trained on it, and its generator."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from veilset.evaluate.attacks.base import ShadowTrainer, Target
 from veilset.models import NETWORKS, build_network
 from veilset.models.generators import rebuild_generator
 from veilset.release.format import Release
+from veilset.release.students import student_recipe
 from veilset.training.plain import train_classifier
 from veilset.training.recipe import TrainingConfig
 
@@ -54,7 +54,7 @@ def release_target(
             release.images,
             release.labels,
             release.soft_labels,
-            config=replace(recipe or TrainingConfig(), label_temperature=release.certificate.label_temperature),
+            config=student_recipe(release.certificate, recipe),
             seed=seed,
             device=device,
             progress=progress,
