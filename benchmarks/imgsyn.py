@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import veilset.training  # noqa: F401  (thread settings, before torch)
 
@@ -40,8 +40,7 @@ from veilset.privacy.vault import Vault
 from veilset.release.format import load_release
 from veilset.release.students import student_recipe
 from veilset.release.verify import verify_release
-from veilset.training.augment import MILD, AugmentConfig
-from veilset.training.recipe import TrainingConfig
+from veilset.training.recipe import CHANGES, TrainingConfig
 from veilset.training.teachers import rebuild_teacher
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,7 +49,6 @@ RESULTS = Path(__file__).parent / "results" / "imgsyn.jsonl"
 TRIALS = RESULTS.with_name("imgsyn_trials.jsonl")
 DELTA, TIME_LIMIT = 1e-5, 3 * 3600  # five deep students take hours
 GROUPS = {"chest_xray_64": "patients"}
-CHANGES: dict[str, AugmentConfig | Literal["auto"] | None] = {"auto": "auto", "mild": MILD, "none": None}
 
 
 @dataclass(frozen=True, kw_only=True)

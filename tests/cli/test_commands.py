@@ -106,6 +106,7 @@ def test_the_whole_story(run: Run, pack: Path, tmp_path: Path) -> None:
         run("train", tmp_path / "rel", "--student", "lenet", "--epochs", 1, "-o", tmp_path / "student", "--json")
     )
     assert trained["epsilon"] == made["epsilon"]
+    assert trained["trained_on"] == "rel"  # and no place on the disk
     assert (tmp_path / "student" / "student.safetensors").exists()
     for form in ("folder", "parquet", "webdataset", "npz"):
         assert run("export", tmp_path / "rel", "--to", form, "--out", tmp_path / form).exit_code == 0
@@ -194,6 +195,22 @@ def test_bad_input_gets_a_clear_error(
     assert message in done.output
     assert "Traceback" not in done.output
     assert not (tmp_path / "rel").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--changes", "wild"], "auto, mild, none"),
+        (["--temperature", "0"], "temperature"),
+        (["--learning-rate", "-1"], "learning_rate"),
+        (["--student", "lennet"], "Did you mean lenet"),
+    ],
+)
+def test_wrong_training_is_refused(run: Run, release: Path, wrong: list[str], message: str) -> None:
+    done = run("train", release, "--out", release.parent / "student", *wrong)
+    assert done.exit_code == 2
+    assert message in done.output
+    assert not (release.parent / "student").exists()
 
 
 def test_errors_are_json_too(run: Run) -> None:

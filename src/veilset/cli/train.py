@@ -16,18 +16,31 @@ def train(
     out: Out,
     student: Student = "convnet",
     epochs: Epochs = None,
+    rate: Annotated[
+        float | None, typer.Option("--learning-rate", help="At its peak.  [default: one that suits the network]")
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="Softens labels and logits alike; 1 leaves them as released.")
+    ] = 1.0,
+    changes: Annotated[
+        str, typer.Option("--changes", help="Of images in training: mild, none, or auto, as the release asks for.")
+    ] = "auto",
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Train a student on the released images alone and save it as safetensors."""
+    from veilset.core.errors import InputError
     from veilset.core.files import require_absent, whole_directory
     from veilset.models import build_network
     from veilset.release.format import load_release
     from veilset.release.students import student_recipe
     from veilset.training.plain import train_classifier
-    from veilset.training.recipe import TrainingConfig
+    from veilset.training.recipe import CHANGES, TrainingConfig
 
+    if changes not in CHANGES:
+        raise InputError(f"Expected --changes {', '.join(CHANGES)}, got {changes!r}.")
+    wanted = TrainingConfig(epochs=epochs, learning_rate=rate, temperature=temperature, augmentation=CHANGES[changes])
     require_absent(out)
     check_device(device)
     source = load_release(release)
@@ -38,7 +51,7 @@ def train(
         source.images,
         source.labels,
         source.soft_labels,
-        config=student_recipe(source.certificate, TrainingConfig(epochs=epochs)),
+        config=student_recipe(source.certificate, wanted),
         seed=seed,
         device=device,
         progress=RichProgress(),
@@ -49,7 +62,7 @@ def train(
         "classes": facts.classes,
         "class_names": list(facts.class_names),
         "seed": seed,
-        "trained_on": str(release),
+        "trained_on": release.resolve().name,
         # The student saw the release alone, so by post-processing it has the release's guarantee and no other.
         "guarantee": source.certificate.guarantee,
         "epsilon": source.certificate.epsilon,

@@ -14,6 +14,9 @@ from veilset.training.augment import MILD, AugmentConfig
 Optimizer = Literal["adamw", "sgd"]
 Schedule = Literal["onecycle", "cosine"]
 
+# Changes to images in training, by the names that people ask for.
+CHANGES: dict[str, AugmentConfig | Literal["auto"] | None] = {"auto": "auto", "mild": MILD, "none": None}
+
 _AUTO_IMAGES_SEEN = 300_000
 _AUTO_EPOCHS = (6, 60)
 _FEW_PASSES = 10
