@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
+from rich.text import Text
 from typer.testing import CliRunner, Result
 
 from veilset.cli.main import app
@@ -240,6 +242,19 @@ def test_a_test_set_of_another_kind_is_refused(run: Run, release: Path) -> None:
     done = run("evaluate", release, "--test", "builtin:mnist5k:test")
     assert done.exit_code == 2
     assert "16x16x1" in done.stderr
+
+
+def test_help_is_shown_as_it_is_written() -> None:
+    """What looks like a tag of the terminal's markup would be swallowed."""
+
+    def helps(command: Any) -> list[str]:
+        inner = [text for one in getattr(command, "commands", {}).values() for text in helps(one)]
+        return [command.help or "", *(getattr(option, "help", None) or "" for option in command.params), *inner]
+
+    texts = helps(typer.main.get_command(app))
+    assert len(texts) > 100
+    for text in texts:
+        assert Text.from_markup(text).plain == text
 
 
 def test_help_is_quick() -> None:

@@ -14,7 +14,7 @@ def compare(
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="A folder; a second call goes on with what it holds.")],
     data: Annotated[
-        Path | None, typer.Option("--data", help="Where relative data paths start.  [default: $VEILSET_DATA]")
+        Path | None, typer.Option("--data", help="Where relative data paths start.", show_default="$VEILSET_DATA")
     ] = None,
     only_show: Annotated[
         bool, typer.Option("--only-show", help="Write tables and plots of what is finished; run nothing.")

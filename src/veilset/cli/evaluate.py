@@ -52,7 +52,7 @@ def evaluate(
     ] = None,
     delta: Delta = None,
     account: Annotated[
-        Path | None, typer.Option("--account", help="The test set's account.  [default: one kept for this data]")
+        Path | None, typer.Option("--account", help="The test set's account.", show_default="one kept for this data")
     ] = None,
     groups: GroupName = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the result to this file, too.")] = None,

@@ -74,7 +74,7 @@ def server(
     shape: Annotated[str, typer.Option("--shape", help="Height x width x channels of all sites' images.")],
     classes: Annotated[str, typer.Option("--classes", help="Class names in the order of the labels, by commas.")],
     site_keys: Annotated[
-        list[Path] | None, typer.Option("--site-key", help="Public key of a site.  [default: all in --keys]")
+        list[Path] | None, typer.Option("--site-key", help="Public key of a site.", show_default="all in --keys")
     ] = None,
     address: Annotated[str, typer.Option("--address", help="Host and port to listen on.")] = f"{_LOOPBACK}:9092",
     delta: Annotated[float, typer.Option("--delta", help="That sites take unless they name their own.")] = 1e-5,

@@ -32,7 +32,7 @@ def train(
     ] = "style",
     preset: Annotated[str, typer.Option("--preset", "-p", help="Of style: fast, default or large.")] = "default",
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Of style: training steps.  [default: the preset's]")
+        int | None, typer.Option("--steps", min=1, help="Of style: training steps.", show_default="the preset's")
     ] = None,
     mirrored: Annotated[bool, typer.Option("--mirrored", help="Mirror half of the images: faces, not digits.")] = False,
     size: Size = None,

@@ -14,7 +14,8 @@ _EPSILON = typer.Option("--epsilon", "-e", help="How much may be spent; 1 is str
 Epsilon = Annotated[float, _EPSILON]
 EpsilonOrNone = Annotated[float | None, _EPSILON]
 Delta = Annotated[
-    float | None, typer.Option("--delta", help="Chance that the bound fails.  [default: largest 10^-k below 1/(10 n)]")
+    float | None,
+    typer.Option("--delta", help="Chance that the bound fails.", show_default="largest 10^-k below 1/(10 n)"),
 ]
 Preset = Annotated[str, typer.Option("--preset", "-p", help="fast, default, or another that `veilset methods` lists.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method.")]

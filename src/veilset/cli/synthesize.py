@@ -54,7 +54,7 @@ def synthesize(
     unit: Annotated[str, typer.Option("--unit", help="What is protected: record, or group (a patient).")] = "record",
     groups: GroupName = None,
     account: Annotated[
-        Path | None, typer.Option("--account", help="The dataset's account.  [default: one kept for this data]")
+        Path | None, typer.Option("--account", help="The dataset's account.", show_default="one kept for this data")
     ] = None,
     sign: Annotated[Path | None, typer.Option("--sign", help="Sign with this private key; see veilset keygen.")] = None,
     size: Size = None,

@@ -16,9 +16,7 @@ def train(
     out: Out,
     student: Student = "convnet",
     epochs: Epochs = None,
-    rate: Annotated[
-        float | None, typer.Option("--learning-rate", help="At its peak.  [default: one that suits the network]")
-    ] = None,
+    rate: Annotated[float | None, typer.Option("--learning-rate", help="At its peak.", show_default="0.004")] = None,
     temperature: Annotated[
         float, typer.Option("--temperature", help="Softens labels and logits alike; 1 leaves them as released.")
     ] = 1.0,
