@@ -18,6 +18,7 @@ from veilset.models.vit import grid_positions
 # Trainable parameters for 32x32x3 and ten classes, counted by hand from the papers' tables where these have the form.
 PARAMETERS = {
     "convnet": (100_000, 300_000),
+    "convnet-even": (100_000, 300_000),
     "lenet": (60_000, 65_000),
     "scatternet": (155_530, 155_530),
     "resnet18": (11_173_962, 11_173_962),
@@ -95,6 +96,15 @@ def test_seed_decides_the_weights_and_leaves_the_global_generator():
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(first.head.weight, again.head.weight)
     assert not torch.equal(first.head.weight, other.head.weight)
+
+
+@pytest.mark.parametrize(("name", "sees"), [("convnet-even", False), ("convnet", True)])
+def test_an_even_convnet_does_not_see_brightness_and_contrast(name, sees):
+    network = build_network(name, shape=(28, 28, 1), classes=4).eval()
+    images = 0.3 + 0.4 * torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        moved = (network(images) - network(0.2 + 0.5 * images)).abs().max()
+    assert (moved > 0.01) == sees
 
 
 def test_width_and_depth_reach_the_network():

@@ -23,6 +23,7 @@ NETWORKS: Registry[Callable[..., "nn.Module"]] = Registry(
     "network",
     {
         "convnet": "veilset.models.convnet:ConvNet",
+        "convnet-even": "veilset.models.convnet:EvenConvNet",
         "lenet": "veilset.models.lenet:LeNet",
         "scatternet": "veilset.models.scatternet:ScatterNet",
         "resnet18": "veilset.models.resnet:resnet18",
