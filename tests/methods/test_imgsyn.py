@@ -13,7 +13,7 @@ from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
 from veilset.methods import imgsyn
 from veilset.methods.base import Context
-from veilset.methods.imgsyn import Imgsyn, ImgsynConfig, balanced_choice, class_means
+from veilset.methods.imgsyn import Imgsyn, ImgsynConfig, class_means
 from veilset.pipeline.synthesize import Job, run
 from veilset.privacy.account import Account
 from veilset.privacy.accounting import epsilon_of
@@ -244,14 +244,6 @@ def test_photographs_of_224_pixels(tmp_path: Path) -> None:
     )
     assert release.images.shape == (12, 224, 224, 3)
     assert Imgsyn(ImgsynConfig()).default_samples(release.certificate.facts) == 2_000
-
-
-def test_the_choice_favours_classes_that_have_little() -> None:
-    soft = torch.zeros(1000, 4)
-    soft[:, 0], soft[:30, 0], soft[:30, 1] = 1, 0, 1
-    rows = balanced_choice(soft, 50, np.random.default_rng(0))
-    assert len(set(rows.tolist())) == 50
-    assert 15 <= (rows < 30).sum() <= 30
 
 
 def test_class_means_divide_by_noisy_counts_within_reason() -> None:

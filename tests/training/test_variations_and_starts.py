@@ -6,7 +6,7 @@ import torch
 
 from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
-from veilset.training.starts import starting_images
+from veilset.training.starts import balanced_choice, starting_images
 from veilset.training.variations import vary
 
 
@@ -65,3 +65,11 @@ def test_drawn_patterns_of_any_shape(shape: tuple[int, int, int]) -> None:
 def test_public_images_must_be_there() -> None:
     with pytest.raises(InputError, match="--public"):
         starting_images("public", (16, 16, 1), None, variation="none", blur=3, seed=0)
+
+
+def test_the_choice_favours_classes_that_have_little() -> None:
+    soft = torch.zeros(1000, 4)
+    soft[:, 0], soft[:30, 0], soft[:30, 1] = 1, 0, 1
+    rows = balanced_choice(soft, 50, np.random.default_rng(0))
+    assert len(set(rows.tolist())) == 50
+    assert 15 <= (rows < 30).sum() <= 30

@@ -34,7 +34,7 @@ from veilset.training.alignment import AlignConfig, KeptBatches, align, in_paral
 from veilset.training.augment import MILD, augment
 from veilset.training.memory import giving_back
 from veilset.training.moments import Form, LayerMoments
-from veilset.training.starts import Batch, Start, public_pictures, starting_images
+from veilset.training.starts import Batch, Start, balanced_choice, public_pictures, starting_images
 from veilset.training.teachers import Teacher, TeacherConfig, plan_teacher, train_teacher
 from veilset.training.teachers.config import KindOrAuto, Recipe
 from veilset.training.variations import Variation
@@ -387,17 +387,6 @@ def class_means(sums: Tensor, count_of_one: float, facts: PublicFacts) -> Tensor
     """Mean rows from noisy sums (classes, width + 1) whose last column counts; the public total keeps it sensible."""
     counts = (sums[:, -1] / count_of_one).clamp(min=0.1 * facts.units / facts.classes)
     return sums[:, :-1] / (counts * (facts.units / counts.sum()))[:, None]
-
-
-def balanced_choice(soft_labels: Tensor, count: int, coins: np.random.Generator) -> np.ndarray:
-    """Rows drawn without repetition, each in proportion to what it adds to the classes that have little.
-
-    The weight of a row is the sum of its probabilities, each over its class' total; the draw is that of Efraimidis and
-    Spirakis (2006).
-    """
-    soft = soft_labels.double().numpy()
-    weights = (soft / soft.sum(axis=0).clip(1e-12)).sum(axis=1)
-    return np.sort(np.argsort(coins.exponential(size=len(soft)) / weights)[:count])
 
 
 def _as_bytes(images: Tensor) -> Tensor:

@@ -76,6 +76,17 @@ def rows_of_classes(wanted: Labels, labels: Labels) -> NDArray[np.int64]:
     return rows
 
 
+def balanced_choice(soft_labels: Tensor, count: int, coins: np.random.Generator) -> NDArray[np.int64]:
+    """Rows drawn without repetition, each in proportion to what it adds to the classes that have little.
+
+    The weight of a row is the sum of its probabilities, each over its class' total; the draw is that of Efraimidis and
+    Spirakis (2006).
+    """
+    soft = soft_labels.double().numpy()
+    weights = (soft / soft.sum(axis=0).clip(1e-12)).sum(axis=1)
+    return np.sort(np.argsort(coins.exponential(size=len(soft)) / weights)[:count])
+
+
 def _public(public: Records, shape: tuple[int, int, int], variation: Variation, seed: int) -> Batch:
     total = len(public.labels)
 
