@@ -196,6 +196,11 @@ def test_labels_of_two_classes_are_not_softened() -> None:
     assert ImgsynConfig(label_temperature=3.0).certified(two)["label_temperature"] == 3
 
 
+@pytest.mark.parametrize(("teacher", "student"), [("auto", "scatternet"), ("network", None)])
+def test_the_student_named_is_of_the_teachers_kind(teacher: str, student: str | None) -> None:
+    assert ImgsynConfig(teacher=teacher).certified(FACTS).get("student_network") == student
+
+
 def test_changes_to_images_as_a_recipe(tmp_path: Path) -> None:
     """Each aligned image comes once, and certificate, card and student have what a copy would have been."""
     settings = {"aligned_share": "1", "copies": "4", "augmentation": "recipe"}

@@ -1,7 +1,8 @@
 import pytest
 
 from veilset.core.errors import VerificationError
-from veilset.release.students import student_recipe
+from veilset.release.card import card_text
+from veilset.release.students import student_name, student_recipe
 from veilset.training.augment import MILD
 from veilset.training.recipe import TrainingConfig
 
@@ -35,3 +36,17 @@ def test_a_release_names_its_labels_temperature_and_changes_to_images(make):
 def test_what_cannot_be_used_is_refused(make, wrong):
     with pytest.raises(VerificationError, match=next(iter(wrong))):
         student_recipe(make.certificate(settings=wrong))
+
+
+def test_a_release_names_the_network_that_learns_most_from_it(make):
+    certificate = make.certificate(settings={"student_network": "scatternet"})
+    assert student_name(certificate) == "scatternet"
+    assert student_name(certificate, "lenet") == "lenet"
+    assert student_name(make.certificate()) == "convnet"
+    assert "`scatternet` learns most" in card_text(certificate)
+
+
+@pytest.mark.parametrize("wrong", [3, "os:system", ""])
+def test_a_certificate_cannot_name_code_of_its_own(make, wrong):
+    with pytest.raises(VerificationError, match="student_network"):
+        student_name(make.certificate(settings={"student_network": wrong}))

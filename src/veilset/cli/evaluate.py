@@ -34,7 +34,7 @@ def evaluate(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="A release directory.")],
     *,
     test: Annotated[str, typer.Option("--test", help="Real test images: npz:split, folder, ...")],
-    student: Annotated[str, typer.Option("--student", help=f"Networks separated by commas: {STUDENTS}")] = "convnet",
+    student: Annotated[str, typer.Option("--student", help=f"Networks separated by commas: {STUDENTS}")] = "auto",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many students of each kind to train.")] = 1,
     epochs: Epochs = None,
     private: Annotated[

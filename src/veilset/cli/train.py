@@ -14,7 +14,7 @@ def train(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="A release directory.")],
     *,
     out: Out,
-    student: Student = "convnet",
+    student: Student = "auto",
     epochs: Epochs = None,
     rate: Annotated[float | None, typer.Option("--learning-rate", help="At its peak.", show_default="0.004")] = None,
     temperature: Annotated[
@@ -32,7 +32,7 @@ def train(
     from veilset.core.files import require_absent, whole_directory
     from veilset.models import build_network
     from veilset.release.format import load_release
-    from veilset.release.students import student_recipe
+    from veilset.release.students import student_name, student_recipe
     from veilset.training.plain import train_classifier
     from veilset.training.recipe import CHANGES, TrainingConfig
 
@@ -43,6 +43,7 @@ def train(
     check_device(device)
     source = load_release(release)
     facts = source.certificate.facts
+    student = student_name(source.certificate, student)
     network = build_network(student, shape=facts.shape, classes=facts.classes, seed=seed)
     train_classifier(
         network,

@@ -130,9 +130,13 @@ class ImgsynConfig(AlignConfig, Config):
         return self.aligns and self.feature_weight > 0
 
     def certified(self, facts: PublicFacts) -> dict[str, Any]:
-        """The settings, with the labels' temperature as decided, and a recipe's changes in numbers."""
-        changes = {"student_changes": asdict(MILD)} if self.augmentation == "recipe" else {}
-        return super().certified(facts) | {"label_temperature": self.temperature_for(facts)} | changes
+        """The settings, with the labels' temperature as decided, and what students do best with."""
+        decided: dict[str, Any] = {"label_temperature": self.temperature_for(facts)}
+        if self.augmentation == "recipe":
+            decided["student_changes"] = asdict(MILD)
+        if self.teacher in ("auto", "scattering"):
+            decided["student_network"] = "scatternet"  # of the teacher's kind, so it can say all that the teacher says
+        return super().certified(facts) | decided
 
     def temperature_for(self, facts: PublicFacts) -> float:
         """The temperature of soft labels."""

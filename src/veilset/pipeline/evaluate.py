@@ -22,7 +22,7 @@ from veilset.privacy.account import Account
 from veilset.privacy.vault import Unit, Vault
 from veilset.release import layout
 from veilset.release.format import Release, load_release
-from veilset.release.students import student_recipe
+from veilset.release.students import AUTO, student_name, student_recipe
 from veilset.training.plain import train_classifier
 from veilset.training.recipe import TrainingConfig
 
@@ -31,9 +31,9 @@ FORMAT = "veilset-evaluation/1"
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What to measure. Everything but `students` is left out unless asked for."""
+    """What to measure. Everything but `students` is left out unless asked for; "auto" is what the release asks for."""
 
-    students: tuple[str, ...] = ("convnet",)
+    students: tuple[str, ...] = (AUTO,)
     seeds: int = 1
     first_seed: int = 0
     epochs: int | None = None
@@ -51,7 +51,7 @@ class Evaluation:
     def run_of(self, student: str, release: Release, progress: Progress) -> yardsticks.Run:
         """How one student of the release is trained."""
         return yardsticks.Run(
-            student=student,
+            student=student_name(release.certificate, student),
             seeds=self.seeds,
             first_seed=self.first_seed,
             config=student_recipe(release.certificate, TrainingConfig(epochs=self.epochs)),
@@ -136,7 +136,7 @@ def pay_for_accuracy(
     require_same_kind(release.images, release.labels, release.soft_labels, facts.classes, test)
     if len(wanted.students) > 1 or wanted.seeds > 1:
         raise InputError("A paid accuracy is that of one student with one seed. Leave --seeds out and name one.")
-    name = wanted.students[0]
+    name = student_name(release.certificate, wanted.students[0])
     network = build_network(name, shape=facts.shape, classes=facts.classes, seed=wanted.first_seed)
     train_classifier(
         network,

@@ -130,9 +130,14 @@ dataset = vs.load_release(".").torch()  # a torch Dataset of (image, soft label 
 
 
 def _training(certificate: Certificate) -> list[str]:
-    """How to train on softened labels, and with changes to images, where there are any."""
+    """What to train, and how on softened labels and with changes to images, where there are any."""
     said = []
     softness, changes = certificate.label_temperature, certificate.student_changes
+    if certificate.student_network is not None:
+        said.append(
+            f"Of the networks of veilset, `{_plain(certificate.student_network)}` learns most from these images, and "
+            "`veilset train` takes it unless told otherwise. Any other may be trained on them."
+        )
     if softness != 1:
         said.append(
             f"Soft labels are those of a temperature of {softness:g}. Train with the cross-entropy between them and "

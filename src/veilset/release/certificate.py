@@ -75,6 +75,14 @@ class Certificate:
         return float(found)
 
     @property
+    def student_network(self) -> str | None:
+        """The network that learns most from the release, where the settings name one."""
+        found = self.settings.get("student_network")
+        if found is not None and not isinstance(found, str):
+            raise _malformed(f"expected student_network to be a name, found {found!r}")
+        return found
+
+    @property
     def student_changes(self) -> Mapping[str, Any] | None:
         """The changes to images that students are to make in training, where the settings name any."""
         found = self.settings.get("student_changes")

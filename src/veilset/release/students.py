@@ -1,11 +1,30 @@
-"""How students of a release are trained: with what its certificate says of its labels and of changes to its images."""
+"""How students of a release are trained: with what its certificate says of networks, labels and changes to images."""
 
 from dataclasses import replace
 
 from veilset.core.errors import InputError, VerificationError
+from veilset.models import NETWORKS
 from veilset.release.certificate import Certificate
 from veilset.training.augment import AugmentConfig
 from veilset.training.recipe import TrainingConfig
+
+AUTO = "auto"
+_DEFAULT = "convnet"
+
+
+def student_name(certificate: Certificate, wanted: str = AUTO) -> str:
+    """The network that is wanted; for "auto" the one that the release names, else a convnet.
+
+    A certificate is a stranger's word, so it may name our networks and no code of its own.
+    """
+    if wanted != AUTO:
+        return wanted
+    named = _DEFAULT if certificate.student_network is None else certificate.student_network
+    if named not in NETWORKS:
+        raise VerificationError(
+            f"certificate.json: expected student_network to be one of {', '.join(NETWORKS)}, found {named!r}."
+        )
+    return named
 
 
 def student_recipe(certificate: Certificate, wanted: TrainingConfig | None = None) -> TrainingConfig:
