@@ -135,8 +135,8 @@ def _training(certificate: Certificate) -> list[str]:
     softness, changes = certificate.label_temperature, certificate.student_changes
     if certificate.student_network is not None:
         said.append(
-            f"Of the networks of veilset, `{_plain(certificate.student_network)}` learns most from these images, and "
-            "`veilset train` takes it unless told otherwise. Any other may be trained on them."
+            f"Recommended network: `{_plain(certificate.student_network)}` of veilset, which `veilset train` takes "
+            "unless told otherwise. Any other can be trained on these images, too."
         )
     if softness != 1:
         said.append(

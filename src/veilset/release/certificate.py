@@ -76,7 +76,7 @@ class Certificate:
 
     @property
     def student_network(self) -> str | None:
-        """The network that learns most from the release, where the settings name one."""
+        """The network that is recommended for students, where the settings name one."""
         found = self.settings.get("student_network")
         if found is not None and not isinstance(found, str):
             raise _malformed(f"expected student_network to be a name, found {found!r}")
