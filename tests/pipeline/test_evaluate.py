@@ -129,6 +129,14 @@ def test_misfits_are_refused_before_training(release, tmp_path):
         Evaluation(students=("convnet", "convnet"))
 
 
+def test_the_recommended_network_is_trained_once(release, monkeypatch):
+    bare = load_release(release)
+    recommending = replace(bare.certificate, settings={**bare.certificate.settings, "student_network": "lenet"})
+    monkeypatch.setattr("veilset.pipeline.evaluate.load_release", lambda _: replace(bare, certificate=recommending))
+    found = evaluate(release, Evaluation(students=("auto", "lenet"), epochs=1), test=shades(60, 1))
+    assert [one["student"] for one in found["students"]] == ["lenet"]
+
+
 def test_a_paid_accuracy_holds_nothing_else(release, tmp_path):
     account = Account(tmp_path / "account.sqlite")
     options = {"epsilon": 2.0, "delta": None, "account": account, "workspace": tmp_path / "run"}

@@ -48,10 +48,14 @@ class Evaluation:
         if self.seeds < 1:
             raise InputError(f"Expected at least 1 seed, got {self.seeds}.")
 
+    def names_for(self, release: Release) -> list[str]:
+        """The students' networks, each once."""
+        return list(dict.fromkeys(student_name(release.certificate, name) for name in self.students))
+
     def run_of(self, student: str, release: Release, progress: Progress) -> yardsticks.Run:
         """How one student of the release is trained."""
         return yardsticks.Run(
-            student=student_name(release.certificate, student),
+            student=student,
             seeds=self.seeds,
             first_seed=self.first_seed,
             config=student_recipe(release.certificate, TrainingConfig(epochs=self.epochs)),
@@ -90,16 +94,17 @@ def evaluate(
         if wanted.extractor is None
         else supplied_extractor(wanted.extractor)
     )
+    names = wanted.names_for(release)
     students = [
         yardsticks.students(
             release.images, release.labels, release.soft_labels, classes, test, wanted.run_of(name, release, progress)
         ).to_json()
-        for name in wanted.students
+        for name in names
     ]
     marks: list[dict[str, Any]] = []
     skipped: list[dict[str, str]] = []
     if wanted.wants_yardsticks:
-        run = wanted.run_of(wanted.students[0], release, progress)
+        run = wanted.run_of(names[0], release, progress)
         marks, skipped = _yardsticks(release, test, train, public, wanted.unit, run)
     scores, pictures = likeness(
         release.images, release.labels, extractor, private=train, public=public, progress=progress
@@ -136,7 +141,7 @@ def pay_for_accuracy(
     require_same_kind(release.images, release.labels, release.soft_labels, facts.classes, test)
     if len(wanted.students) > 1 or wanted.seeds > 1:
         raise InputError("A paid accuracy is that of one student with one seed. Leave --seeds out and name one.")
-    name = student_name(release.certificate, wanted.students[0])
+    (name,) = wanted.names_for(release)
     network = build_network(name, shape=facts.shape, classes=facts.classes, seed=wanted.first_seed)
     train_classifier(
         network,
