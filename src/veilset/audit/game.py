@@ -31,7 +31,7 @@ from veilset.data.images import ImageSet
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Line
 from veilset.privacy.mechanisms import Session
-from veilset.privacy.noise import NoiseSource
+from veilset.privacy.noise import NoiseSource, Owners
 from veilset.privacy.vault import PublicFacts, Vault
 
 MakeNoise = Callable[[], NoiseSource]
@@ -121,14 +121,14 @@ class Scripted(NoiseSource):
         self.others = self.record = True
         self.seen = 0
 
-    def coins(self, count: int, rate: float) -> NDArray[np.bool_]:  # noqa: ARG002
+    def coins(self, count: int, rate: float, owners: Owners | None = None) -> NDArray[np.bool_]:  # noqa: ARG002
         """The scripted coins; the record in question is the last unit of the world that has it."""
         self.seen = count
         shown = np.full(count, self.others)
         shown[-1:] = self.record
         return shown
 
-    def choices(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def choices(self, sizes: NDArray[np.int64], owners: Owners | None = None) -> NDArray[np.int64]:  # noqa: ARG002
         """Always the first."""
         return 0 * sizes
 

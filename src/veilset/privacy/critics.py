@@ -120,7 +120,8 @@ class Critics:
 
     def _noised(self, total: GridSum, event: Event, noise: NoiseSource) -> Tensor:
         """The sum as it may leave: an answer may move from one end of its ball to the other, two clip norms."""
-        return total.release(noise, 2.0 * event.noise_multiplier)[0].view(self.shape)
+        released = total.release(noise, event.noise_multiplier, sensitivity=2.0 * self.clip_norm)
+        return released[0].view(self.shape)
 
     def _exact_sum(self, query: Query, shard: int | None, step: int) -> GridSum:
         """The sum of the clipped answers of all critics, or of the one whose turn it is."""

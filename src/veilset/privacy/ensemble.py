@@ -98,7 +98,7 @@ class Ensemble:
             counts += torch.nn.functional.one_hot(scores.argmax(dim=1), classes)
         total = GridSum(1, queries, float(self.teachers))
         total.add(counts.amax(dim=1)[None], torch.zeros(1, dtype=torch.int64))
-        return self._purse.keep(total.release(self._noise, noise_multiplier / self.teachers)[0])
+        return self._purse.keep(total.release(self._noise, noise_multiplier, sensitivity=1.0, parts=queries)[0])
 
     def gradient(
         self, answer: Answer, *, shape: tuple[int, int], norm_bound: float, label: str, noise_multiplier: float
@@ -151,7 +151,7 @@ class Ensemble:
         total = GridSum(1, math.prod(shape), step)
         for values in self._answers(answer, shape):
             total.add(force(values).reshape(1, -1), torch.zeros(1, dtype=torch.int64))
-        released = total.release(self._noise, event.noise_multiplier * sensitivity)
+        released = total.release(self._noise, event.noise_multiplier, sensitivity=sensitivity * step, parts=event.count)
         return self._purse.keep(released[0].view(shape))
 
     def _answers(self, answer: Answer, shape: tuple[int, int]) -> list[Tensor]:

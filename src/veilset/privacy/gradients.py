@@ -63,7 +63,7 @@ class GradientSteps:
             self._purse.ledger.lease(self.event, self._left_in_lease)
         self._left_in_lease -= 1
         self.steps_left -= 1
-        sampled = poisson_sample(self._own, self.event.sampling_rate, self._noise)
+        sampled = poisson_sample(self._rows, self._own, self.event.sampling_rate, self._noise)
         sums = clipped_sum(*self._read(one_row_each(self._rows, sampled, self._noise)))
         spread = self.event.noise_multiplier * self.clip_norm
         totals = [add_over_processes(total.detach()) for total in sums]

@@ -92,7 +92,7 @@ class Session:
         blocks = self.facts.classes if by_class else 1
         total = GridSum(blocks, width, clip_norm)
         rank, size = rank_and_size()
-        units = poisson_sample(self._units[rank::size], sampling_rate, self._noise)
+        units = poisson_sample(self._rows, self._units[rank::size], sampling_rate, self._noise)
         # How many units a sample or a shard holds is private, so only a full sum shows its progress.
         progress = self._progress if len(units) == self.facts.units else SILENT
         with progress.task(label, len(units)) as task, torch.no_grad():

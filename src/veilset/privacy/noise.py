@@ -23,6 +23,8 @@ Sums that a training step computed in floating point get the same final rounding
 import hashlib
 import math
 import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +37,20 @@ if TYPE_CHECKING:
 GRID_BITS = 30  # grid steps per clip norm, as a power of two
 _CELL_BITS = 10  # rounding cells per standard deviation, as a power of two
 _CHUNK = 1 << 18  # variates per pass; what fits the cache is about twice as fast as one large pass
+
+
+Owners = Callable[[], Sequence[bytes]]
+"""The own ids of the units that draw, in order; only asked for where the draws have to be tied to the units."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What is claimed of an exact sum: one unit moves each of its `parts` by at most `sensitivity` in L2."""
+
+    step: float  # the grid's
+    sensitivity: float
+    noise_multiplier: float
+    parts: int = 1
 
 
 class NoiseSource:
@@ -60,16 +76,27 @@ class NoiseSource:
             self._rekey()
         return np.frombuffer(self._stream.update(bytes(8 * count)), dtype=np.uint64)
 
-    def coins(self, count: int, rate: float) -> NDArray[np.bool_]:
-        """`count` independent coins that show True with probability `rate`, to within 2^-53 of it and never above."""
+    def coins(self, count: int, rate: float, owners: "Owners | None" = None) -> NDArray[np.bool_]:  # noqa: ARG002
+        """`count` independent coins that show True with probability `rate`, to within 2^-53 of it and never above.
+
+        `owners` names the units that toss them, in order. Coins are independent and secret, so who tosses which makes
+        no difference here; the neighbour run (audit/neighbours.py) gives each unit the same coins in both worlds.
+        """
         if rate >= 1.0:
             return np.ones(count, dtype=np.bool_)
         return self.bits(count) < np.uint64(math.floor(rate * 2.0**64))
 
-    def choices(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def choices(self, sizes: NDArray[np.int64], owners: "Owners | None" = None) -> NDArray[np.int64]:  # noqa: ARG002
         """For each size one number in 0..size-1, uniformly to within size * 2^-32."""
         high = (self.bits(len(sizes)) >> np.uint64(32)).astype(np.int64)
         return (high * sizes) >> 32
+
+    def uniforms(self, count: int, width: int, owners: "Owners | None" = None) -> "torch.Tensor":  # noqa: ARG002
+        """(count, width) numbers in [0, 1), each unit's row its own: for what a private step draws at random."""
+        import torch
+
+        words = (self.bits(count * width) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return torch.from_numpy(words).view(count, width)
 
     def normal(self, count: int) -> "torch.Tensor":
         """`count` independent standard normal variates, in double precision."""
@@ -87,6 +114,17 @@ class NoiseSource:
             torch.mul(radius, angle.cos(), out=piece[:half])
             piece[half:] = radius.mul_(angle.sin_())[: len(piece) - half]
         return out
+
+    def release(self, total: "torch.Tensor", claim: "Claim") -> "torch.Tensor":
+        """An exact sum in grid steps as it may leave: noise is added, low bits are rounded away. The only way out."""
+        import torch
+
+        spread = claim.noise_multiplier * claim.sensitivity / claim.step  # the standard deviation in grid steps
+        shift = max(0, math.floor(math.log2(spread)) - _CELL_BITS)
+        drawn = torch.round(self.normal(total.numel()).mul_(spread)).to(torch.int64)
+        noisy = total + drawn.view_as(total)
+        rounded = (noisy + ((1 << shift) >> 1)).bitwise_right_shift(shift).bitwise_left_shift(shift)
+        return rounded.double() * claim.step
 
     def noisy(self, value: "torch.Tensor", standard_deviation: float) -> "torch.Tensor":
         """`value` plus Gaussian noise, rounded to a cell of about 2^-10 standard deviations."""
@@ -107,6 +145,7 @@ class GridSum:
     def __init__(self, blocks: int, width: int, clip_norm: float) -> None:
         import torch
 
+        self._clip_norm = clip_norm
         self._step = clip_norm * 2.0**-GRID_BITS
         self._total = torch.zeros(blocks, width, dtype=torch.int64)
 
@@ -120,16 +159,17 @@ class GridSum:
         share[blocks, torch.arange(len(rows))] = 1.0
         self._total += (share @ whole).to(torch.int64)
 
-    def release(self, noise: NoiseSource, noise_multiplier: float) -> "torch.Tensor":
-        """The sum with noise, in float64."""
-        import torch
+    def release(
+        self, noise: NoiseSource, noise_multiplier: float, *, sensitivity: float | None = None, parts: int = 1
+    ) -> "torch.Tensor":
+        """The sum with noise, in float64.
 
+        `sensitivity` is how far one unit may move each of `parts` equal parts of the sum, each paid for on its own;
+        the clip norm unless said.
+        """
         from veilset.privacy.distributed import add_over_processes, from_first
 
         add_over_processes(self._total)
-        spread = noise_multiplier * 2.0**GRID_BITS  # the standard deviation in grid steps
-        shift = max(0, math.floor(math.log2(spread)) - _CELL_BITS)
-        drawn = torch.round(noise.normal(self._total.numel()).mul_(spread)).to(torch.int64)
-        total = self._total + drawn.view_as(self._total)
-        rounded = (total + ((1 << shift) >> 1)).bitwise_right_shift(shift).bitwise_left_shift(shift)
-        return from_first(rounded.double() * self._step)
+        sensitivity = self._clip_norm if sensitivity is None else sensitivity
+        claim = Claim(step=self._step, sensitivity=sensitivity, noise_multiplier=noise_multiplier, parts=parts)
+        return from_first(noise.release(self._total, claim))

@@ -10,21 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilset.core.records import Rows
-from veilset.privacy.noise import NoiseSource
+from veilset.privacy.noise import NoiseSource, Owners
 from veilset.privacy.vault import UnitRows
 
 Units = NDArray[np.int64]
 
 
-def poisson_sample(units: Units, sampling_rate: float, noise: NoiseSource) -> Units:
-    """Each unit independently with probability `sampling_rate`."""
-    return units[noise.coins(len(units), sampling_rate)]
+def owners_of(rows: UnitRows, units: Units) -> Owners:
+    """The own ids of these units, for a source that ties its draws to them."""
+
+    def ids() -> list[bytes]:
+        known = rows.own_ids()
+        return [known[unit] for unit in units]
+
+    return ids
+
+
+def poisson_sample(rows: UnitRows, units: Units, sampling_rate: float, noise: NoiseSource) -> Units:
+    """Each of `units` independently with probability `sampling_rate`."""
+    return units[noise.coins(len(units), sampling_rate, owners_of(rows, units))]
 
 
 def one_row_each(rows: UnitRows, units: Units, noise: NoiseSource) -> Rows:
     """One uniformly drawn row of every unit."""
     first, last = rows.starts[units], rows.starts[units + 1]
-    picked: Rows = rows.members[first + noise.choices(last - first)]
+    picked: Rows = rows.members[first + noise.choices(last - first, owners_of(rows, units))]
     return picked
 
 
