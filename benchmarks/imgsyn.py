@@ -33,6 +33,7 @@ from veilset.core.records import Records
 from veilset.data.images import ImageSet
 from veilset.data.npz import read_npz
 from veilset.data.opening import open_images
+from veilset.data.selection import kept, key_of
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility import classify, evaluate_utility
 from veilset.pipeline.synthesize import Job, run
@@ -142,11 +143,8 @@ def load(name: str, validate: bool) -> tuple[ImageSet, ImageSet]:
     train = read_npz(DATA / f"{name}.npz", "train", groups=GROUPS.get(name))
     if not validate:
         return train, read_npz(DATA / f"{name}.npz", "test")
-    owners = np.arange(len(train)) if train.groups is None else train.groups
-    units = np.unique(owners)
-    kept_out = np.random.default_rng(12345).choice(units, len(units) // 6, replace=False)
-    outside = np.isin(owners, kept_out)
-    return train.subset(np.flatnonzero(~outside)), train.subset(np.flatnonzero(outside))
+    outside = kept(train, 1 / 6, key_of(0, "validation"))
+    return train.subset(np.setdiff1d(np.arange(len(train)), outside)), train.subset(outside)
 
 
 def measure(

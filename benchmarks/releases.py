@@ -16,6 +16,7 @@ import veilset.training  # noqa: F401  (thread settings, before torch)
 from machine import append  # isort: skip
 
 from veilset.data.images import ImageSet
+from veilset.data.selection import kept, key_of
 from veilset.pipeline.synthesize import Job, run
 from veilset.privacy.vault import Vault
 from veilset.release.format import Release
@@ -31,7 +32,7 @@ Measure = Callable[[str, float, int, argparse.Namespace], Line]
 
 
 def load(name: str, validate: bool) -> tuple[ImageSet, ImageSet]:
-    """The private records and those to score on: the test images or, to choose settings, the last sixth of train."""
+    """The private records and those to score on: the test images or, to choose settings, a sixth of train."""
     pack = np.load(DATA / f"{name}.npz")
 
     def part(side: str) -> ImageSet:
@@ -41,8 +42,8 @@ def load(name: str, validate: bool) -> tuple[ImageSet, ImageSet]:
     train = part("train")
     if not validate:
         return train, part("test")
-    rows, cut = np.arange(len(train)), 5 * len(train) // 6
-    return train.subset(rows[:cut]), train.subset(rows[cut:])
+    outside = kept(train, 1 / 6, key_of(0, "validation"))
+    return train.subset(np.setdiff1d(np.arange(len(train)), outside)), train.subset(outside)
 
 
 def options(description: str | None) -> argparse.ArgumentParser:

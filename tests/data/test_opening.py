@@ -39,11 +39,11 @@ def test_a_colon_in_a_name_is_no_split(pack, tmp_path):
     assert len(open_images(renamed).labels) == 50
 
 
-def test_limit_is_a_seeded_shuffle(pack):
+def test_limit_is_drawn_by_the_seed(pack):
     whole = open_images(pack)
     ten, twenty = open_images(pack, limit=10), open_images(pack, limit=20)
     assert isinstance(ten, ImageSet)
-    assert len(ten) == 10
+    assert 4 <= len(ten) <= 17  # about ten: a coin for each of fifty
     assert {d.tobytes() for d in ten.digests()} < {d.tobytes() for d in twenty.digests()}
     assert not np.array_equal(ten.images, whole.images[:10])
     assert not np.array_equal(ten.images, open_images(pack, limit=10, seed=1).images)
@@ -52,7 +52,7 @@ def test_limit_is_a_seeded_shuffle(pack):
 
 
 def test_limits_that_cannot_be(pack):
-    with pytest.raises(InputError, match="1 of 2 classes have no record"):
+    with pytest.raises(InputError, match="of 2 classes have no record"):
         open_images(pack, limit=1)
     with pytest.raises(InputError, match="at least 1 record"):
         open_images(pack, limit=0)

@@ -13,6 +13,7 @@ from veilset.cli.options import (
     Classes,
     Device,
     Epochs,
+    GroupName,
     LabelName,
     Seed,
     Size,
@@ -51,6 +52,7 @@ def attack(
         int | None, typer.Option("--limit", min=1, help="The --limit that the release was made with, for --members.")
     ] = None,
     labels: LabelName = None,
+    groups: GroupName = None,
     classes: Classes = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -75,7 +77,8 @@ def attack(
     chosen_attacks(attacks)
     config = AttackConfig(records=records, shadow_records=shadow_records, shadows=shadows, seed=seed)
     source = load_release(release)
-    ours = open_images(members, **data_options(size, channels, limit, labels, classes, seed))
+    # With a limit the groups decide who is in, as they did for the release.
+    ours = open_images(members, groups=groups, **data_options(size, channels, limit, labels, classes, seed))
     others = open_images(nonmembers, **data_options(size, channels, None, labels, classes, seed))
     # Before a student is trained: most of what can be wrong is wrong here.
     split = make_split(ours, others, pairs=records, seed=seed)

@@ -23,7 +23,9 @@ Seed = Annotated[int, typer.Option("--seed", help="Reproduces everything but the
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 Size = Annotated[int | None, typer.Option("--size", min=8, max=1024, help="Resize images to this many pixels a side.")]
 Channels = Annotated[int | None, typer.Option("--channels", help="Convert to grey (1) or colour (3).")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Use only this many records, drawn by --seed.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Use about this many records (or groups), drawn by --seed.")
+]
 LabelName = Annotated[str | None, typer.Option("--labels", help="Another array or column of labels.")]
 GroupName = Annotated[str | None, typer.Option("--groups", help="The array or column of groups, e.g. patients.")]
 Classes = Annotated[str | None, typer.Option("--classes", help="The label values in order, separated by commas.")]

@@ -15,6 +15,7 @@ from veilset.core.records import Groups
 from veilset.core.registry import unknown_name
 from veilset.data.classes import index_labels
 from veilset.data.decoding import EXTENSIONS, Form
+from veilset.data.groups import checked_groups
 from veilset.data.selection import Limit
 from veilset.data.streaming import StreamedImages
 
@@ -66,10 +67,11 @@ def open_folder(
         indices, class_names = index_labels(_values(listing.labels), classes)
     else:
         indices, class_names = index_labels(np.array(listing.labels, np.str_), classes or listing.classes)
-    rows = limit.rows(indices, class_names)
+    who = None if listing.groups is None else checked_groups(_values(listing.groups), len(indices))
+    # A file's own path names it before it is opened.
+    rows = limit.rows(indices, class_names, who, lambda: (Path(path).as_posix().encode() for path in listing.paths))
     files = _Files(folder, [listing.paths[row] for row in rows])
-    who = None if listing.groups is None else _values(listing.groups)[rows]
-    return StreamedImages(files, indices[rows], class_names, who, form, progress)
+    return StreamedImages(files, indices[rows], class_names, None if who is None else who[rows], form, progress)
 
 
 def _from_subfolders(folder: Path) -> _Listing:

@@ -10,6 +10,7 @@ from veilset.core.errors import InputError
 from veilset.core.records import Groups, Images, Labels, Rows
 from veilset.data import pixels
 from veilset.data.classes import refuse_empty_classes
+from veilset.data.groups import checked_groups
 from veilset.data.selection import as_rows
 
 
@@ -39,7 +40,7 @@ class ImageSet:
             raise InputError(f"Label {int(labels.max())} has no name: {len(names)} class names were given.")
         if not may_lack_classes:
             refuse_empty_classes(labels, names)
-        groups = None if self.groups is None else _checked_groups(self.groups, len(images))
+        groups = None if self.groups is None else checked_groups(self.groups, len(images))
         object.__setattr__(self, "images", _read_only(images))
         object.__setattr__(self, "labels", _read_only(labels))
         object.__setattr__(self, "groups", None if groups is None else _read_only(groups))
@@ -121,15 +122,6 @@ def _class_count(labels: Labels) -> int:
     if largest >= 2 * len(distinct) + 1000:  # a stray id, not a class: do not list a million empty classes
         raise InputError(f"Expected labels 0..{len(distinct) - 1} for {len(distinct)} classes, got {largest}.")
     return largest + 1
-
-
-def _checked_groups(groups: Any, count: int) -> Groups:
-    array = np.asarray(groups)
-    if array.dtype.kind not in "iuU":
-        raise InputError(f"Expected groups as integers or text, got dtype {array.dtype}.")
-    if array.shape != (count,):
-        raise InputError(f"Expected one group for each of {count} images, got groups of shape {array.shape}.")
-    return array if array.dtype.kind == "U" else array.astype(np.int64, copy=False)
 
 
 def _read_only(array: NDArray[Any]) -> Any:

@@ -36,11 +36,11 @@ def open_images(
         source: where the images are.
         size: resize to `size` x `size` pixels.
         channels: convert to grey (1) or colour (3).
-        limit: keep the first `limit` records after a shuffle by `seed`, in the order of the source.
+        limit: keep about so many records (groups, where they are known), each by its own hash (data/selection.py).
         labels: another array or column of labels.
         groups: the array or column that says to whom each image belongs.
         classes: the label values in order, or names for labels that are 0..K-1 already.
-        seed: of the shuffle for `limit`.
+        seed: of the hash for `limit`.
         progress: where the checking pass of folders and parquet is reported.
     """
     form, chosen = Form(size=size, channels=channels), Limit(count=limit, seed=seed)
@@ -72,7 +72,7 @@ def open_images(
 
 def _brought_to(images: ImageSet, form: Form, limit: Limit) -> ImageSet:
     """The same limit, channels and size, in the same order, as for streamed sources."""
-    rows = limit.rows(images.labels, images.class_names)
+    rows = limit.rows(images.labels, images.class_names, images.groups, lambda: map(bytes, images.digests()))
     if len(rows) < len(images):
         images = images.subset(rows)
     if form.channels is not None:

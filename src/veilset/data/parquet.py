@@ -21,6 +21,7 @@ from veilset.core.records import Rows
 from veilset.core.registry import unknown_name
 from veilset.data.classes import index_labels
 from veilset.data.decoding import Form, UndecodableError
+from veilset.data.groups import checked_groups
 from veilset.data.guards import refuse_bomb
 from veilset.data.optional import require
 from veilset.data.selection import Limit
@@ -49,8 +50,9 @@ def open_parquet(
     label = labels or "label"
     values = _read_column(files, label)
     indices, class_names = index_labels(values, classes, _feature_names(first.schema_arrow, label))
-    rows = limit.rows(indices, class_names)
-    who = None if groups is None else _read_column(files, groups)[rows]
+    who = None if groups is None else checked_groups(_read_column(files, groups), len(indices))
+    rows = limit.rows(indices, class_names, who, lambda: _Rows(files, image, np.arange(len(indices))).contents())
+    who = None if who is None else who[rows]
     return StreamedImages(_Rows(files, image, rows), indices[rows], class_names, who, form, progress)
 
 
@@ -91,6 +93,12 @@ class _Rows:
             raise UndecodableError("no image bytes, perhaps only a path; embed the images in the parquet file")
         content: bytes = encoded
         return content
+
+    def contents(self) -> Iterator[bytes]:
+        """What `fetch` gives of every row, one after the other, empty where there is no image."""
+        for row in range(len(self._rows)):
+            place, offset = self._find(row)
+            yield self._group(place)[offset].as_py() or b""
 
     def _find(self, row: int) -> tuple[int, int]:
         source = int(self._rows[row])

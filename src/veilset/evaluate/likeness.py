@@ -83,4 +83,5 @@ def _pictures(images: Images, neighbours: dict[str, Images]) -> list[dict[str, A
 
 
 def _drawn(count: int) -> Rows:
+    """Rows to compare, by position: what is measured on private ones stays with the custodian."""
     return np.sort(numpy_generator(0, "evaluation/rows").permutation(count)[:_MOST_FEATURES])

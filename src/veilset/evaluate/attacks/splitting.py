@@ -4,7 +4,8 @@ What an attack learns, it learns from the known half; every number is measured o
 balanced and of the same classes, so that an attack cannot live on a class being more frequent among the members. No
 image stands on both sides or in both halves.
 
-Privacy: reads private records without noise. Everything here is for the data holder and not for release.
+Privacy: reads private records without noise. Everything here is for the data holder and not for release. So the pairs
+may be drawn by position; what a release is made from is chosen by each unit's own hash (data/selection.py).
 """
 
 import hashlib
