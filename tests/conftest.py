@@ -1,6 +1,8 @@
 """Options and fixtures for every test."""
 
+import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in left_out:
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Accounts of fixtures that live longer than a test; never those of the person who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        place = tmp_path_factory.mktemp("state")
+        patch.setenv("VEILSET_STATE", str(place / "session"))
+        yield place
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _state_of_the_test(_state_of_the_session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accounts of one test alone: others use the same records."""
+    monkeypatch.setenv("VEILSET_STATE", str(_state_of_the_session / str(next(_numbers))))
 
 
 @pytest.fixture(scope="session")

@@ -141,3 +141,12 @@ def test_grey_is_what_pillow_makes_of_it(images):
 def test_grey_survives_colour_and_bytes_survive_floats(images):
     np.testing.assert_array_equal(pixels.to_channels(pixels.to_channels(images, 3), 1), images)
     np.testing.assert_array_equal(pixels.as_uint8(images / 255), images)
+
+
+def test_views_keep_the_digests_of_their_source() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
+    source = ImageSet(images, np.arange(6) % 2)
+    known = source.source_digests()
+    view = ImageSet(images, np.zeros(6, int)).resize(4).subset(np.array([4, 1])).with_channels(1)
+    assert np.array_equal(view.source_digests(), known[[4, 1]])
+    assert not np.array_equal(view.digests(), source.digests()[[4, 1]])

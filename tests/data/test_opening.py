@@ -2,6 +2,7 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from veilset.core.errors import InputError
 from veilset.data import ImageSet, open_images
@@ -113,3 +114,14 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(InputError, match=r"needs sklearn.*pip install veilset\[data\]"):
         open_images("builtin:digits")
+
+
+def test_a_folder_and_a_pack_of_the_same_pictures_have_one_source(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (4, 12, 12), dtype=np.uint8)
+    np.savez(tmp_path / "p.npz", images=images, labels=np.arange(4) % 2)
+    for row, image in enumerate(images):
+        (tmp_path / "f" / str(row % 2)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(tmp_path / "f" / str(row % 2) / f"{row}.png")
+    pack, folder = open_images(tmp_path / "p.npz"), open_images(tmp_path / "f", size=8, channels=3)
+    assert {bytes(d) for d in pack.source_digests()} == {bytes(d) for d in folder.source_digests()}
+    assert folder.origin == str((tmp_path / "f").resolve())

@@ -35,3 +35,6 @@ class Records(Protocol):
 
     def digests(self) -> NDArray[np.uint8]:
         """(N, 32) SHA-256 of each record's own pixels and label: its stable id, whatever else the set holds."""
+
+    # A reader also has `origin`, where it read from (text or None), and `source_digests()`, (N, 32) SHA-256 of each
+    # image as the source holds it, whatever its size, colours and label are here. They find the data's account.

@@ -40,11 +40,25 @@ class Form:
 
 
 def decode(encoded: bytes, form: Form) -> Images:
-    """(H, W, C) pixels of one file's content. Raises `UndecodableError` with the reason."""
+    """(H, W, C) pixels of one file's content, brought to `form`. Raises `UndecodableError` with the reason."""
+    return in_form(decode_plain(encoded), form)
+
+
+def in_form(image: Images, form: Form) -> Images:
+    """A decoded image in the wanted colours and size."""
+    if form.channels is not None:
+        image = pixels.to_channels(image[None], form.channels)[0]
+    if form.size is not None:
+        image = pixels.resize_one(image, form.size, form.size)
+    return np.ascontiguousarray(image)
+
+
+def decode_plain(encoded: bytes) -> Images:
+    """(H, W, C) pixels of one file's content, of the size and in the colours that it has."""
     try:
         with Image.open(io.BytesIO(encoded), formats=_FORMATS) as picture:
             _refuse_odd(picture)
-            image = _plain(ImageOps.exif_transpose(picture))
+            return _plain(ImageOps.exif_transpose(picture))
     except UndecodableError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -53,11 +67,6 @@ def decode(encoded: bytes, form: Form) -> Images:
         raise UndecodableError("not an image of a known format") from error
     except Exception as error:  # Pillow's decoders raise nearly every type on damaged files
         raise UndecodableError(f"damaged: {error}") from error
-    if form.channels is not None:
-        image = pixels.to_channels(image[None], form.channels)[0]
-    if form.size is not None:
-        image = pixels.resize_one(image, form.size, form.size)
-    return np.ascontiguousarray(image)
 
 
 def _refuse_odd(picture: Image.Image) -> None:

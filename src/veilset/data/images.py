@@ -19,7 +19,8 @@ class ImageSet:
     """Images (N, H, W, C) uint8 with labels 0..K-1, K class names and, where known, the group of each image.
 
     (N, H, W) becomes one channel and floats in 0..1 become 0..255. The arrays are read-only views: `read` and
-    `subset` give copies to work on. `may_lack_classes` allows classes without records, as in a part of a set.
+    `subset` give copies to work on. `may_lack_classes` allows classes without records, as in a part of a set. `origin`
+    says where the images were read from, where they were read.
     """
 
     images: Images
@@ -27,7 +28,9 @@ class ImageSet:
     class_names: tuple[str, ...] = ()
     groups: Groups | None = None
     may_lack_classes: InitVar[bool] = False
+    origin: str | None = field(default=None, kw_only=True)
     _digests: list[NDArray[np.uint8]] = field(default_factory=list, init=False)
+    _sources: list[NDArray[np.uint8]] = field(default_factory=list, init=False)
 
     def __post_init__(self, may_lack_classes: bool) -> None:
         images = _checked_images(self.images)
@@ -70,13 +73,24 @@ class ImageSet:
             self._digests.append(_read_only(pixels.digests(self.images, self.labels)))
         return self._digests[0]
 
+    def source_digests(self) -> NDArray[np.uint8]:
+        """(N, 32) SHA-256 of each image as its source holds it: before any change of size or colours."""
+        if not self._sources:
+            joined = b"".join(map(pixels.source_digest, self.images))
+            self._sources.append(_read_only(np.frombuffer(joined, np.uint8).reshape(len(self), 32)))
+        return self._sources[0]
+
     def subset(self, rows: Rows) -> "ImageSet":
         """These rows in this order. The class names stay, also those that no longer have a record."""
         rows = as_rows(rows, len(self))
         if len(rows) == 0:
             raise InputError("A part of a set needs at least one record.")
         groups = None if self.groups is None else self.groups[rows]
-        return ImageSet(self.images[rows], self.labels[rows], self.class_names, groups, may_lack_classes=True)
+        part = ImageSet(
+            self.images[rows], self.labels[rows], self.class_names, groups, may_lack_classes=True, origin=self.origin
+        )
+        part._sources.extend(sources[rows] for sources in self._sources)
+        return part
 
     def resize(self, size: int) -> "ImageSet":
         """The same records at `size` x `size` pixels."""
@@ -88,7 +102,11 @@ class ImageSet:
         return self._with_images(pixels.to_channels(self.images, channels))
 
     def _with_images(self, images: Images) -> "ImageSet":
-        return ImageSet(images, self.labels, self.class_names, self.groups, may_lack_classes=True)
+        changed = ImageSet(
+            images, self.labels, self.class_names, self.groups, may_lack_classes=True, origin=self.origin
+        )
+        changed._sources.append(self.source_digests())
+        return changed
 
 
 def _checked_images(images: Any) -> Images:

@@ -44,7 +44,30 @@ def open_images(
         progress: where the checking pass of folders and parquet is reported.
     """
     form, chosen = Form(size=size, channels=channels), Limit(count=limit, seed=seed)
+    records = _open(str(source), form, chosen, labels, groups, classes, progress)
+    # Set once, here, because only this door knows the path; an ImageSet is frozen for everybody else.
+    object.__setattr__(records, "origin", origin_of(source))
+    return records
+
+
+def origin_of(source: str | Path) -> str:
+    """The absolute name of a data argument, whatever view of it is taken."""
     text = str(source)
+    if text.startswith(_BUILTIN):
+        return text
+    path, part = _path_and_split(text)
+    return str(path.resolve()) + ("" if part is None else f":{part}")
+
+
+def _open(
+    text: str,
+    form: Form,
+    chosen: Limit,
+    labels: str | None,
+    groups: str | None,
+    classes: tuple[str, ...] | None,
+    progress: Progress,
+) -> Records:
     if text.startswith(_BUILTIN):
         name, _, split = text.removeprefix(_BUILTIN).partition(":")
         _refuse_names(text, labels, groups)

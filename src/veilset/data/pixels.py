@@ -84,6 +84,11 @@ def digest(image: Images, label: int) -> bytes:
     return hashlib.sha256(header + image.tobytes()).digest()
 
 
+def source_digest(image: Images) -> bytes:
+    """SHA-256 of one image's shape and pixels: what the source holds, whatever label it is given."""
+    return hashlib.sha256(np.array(image.shape, "<i8").tobytes() + image.tobytes()).digest()
+
+
 def digests(images: Images, labels: Labels) -> NDArray[np.uint8]:
     """(N, 32) `digest` of each record."""
     joined = b"".join(digest(image, int(label)) for image, label in zip(images, labels, strict=True))

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Groups, Images, Labels, Rows
-from veilset.data.decoding import Form, UndecodableError, decode
-from veilset.data.pixels import digest
+from veilset.data.decoding import Form, UndecodableError, decode, decode_plain, in_form
+from veilset.data.pixels import digest, source_digest
 from veilset.data.selection import as_rows
 
 _NAMED = 5  # how many bad files an error names
@@ -46,13 +46,14 @@ class StreamedImages:
         form: Form,
         progress: Progress = SILENT,
     ) -> None:
+        self.origin: str | None = None
         self._files = files
         self._form = form
         self._labels = labels
         self._groups = groups
         self._class_names = class_names
-        self._shape, self._digests = _open(files, labels, form, progress)
-        for array in (self._labels, self._groups, self._digests):
+        self._shape, self._digests, self._sources = _open(files, labels, form, progress)
+        for array in (self._labels, self._groups, self._digests, self._sources):
             if array is not None:
                 array.flags.writeable = False
 
@@ -89,6 +90,10 @@ class StreamedImages:
         """(N, 32) SHA-256 of each record's shape, pixels (as `read` gives them) and label."""
         return self._digests
 
+    def source_digests(self) -> NDArray[np.uint8]:
+        """(N, 32) SHA-256 of each image as its file holds it: before any change of size or colours."""
+        return self._sources
+
     def read(self, rows: Rows) -> Images:
         """Decode the images of these rows. A file that changed since opening is refused."""
         rows = as_rows(rows, len(self))
@@ -109,13 +114,14 @@ class StreamedImages:
 class _Finding:
     shape: tuple[int, int, int] | None
     digest: bytes
+    source: bytes
     problem: str = ""
 
 
 def _open(
     files: EncodedFiles, labels: Labels, form: Form, progress: Progress
-) -> tuple[tuple[int, int, int], NDArray[np.uint8]]:
-    digests = np.empty((len(labels), 32), np.uint8)
+) -> tuple[tuple[int, int, int], NDArray[np.uint8], NDArray[np.uint8]]:
+    digests, sources = np.empty((len(labels), 32), np.uint8), np.empty((len(labels), 32), np.uint8)
     shapes: dict[tuple[int, int, int], int] = {}  # shape -> first row that has it
     problems: list[str] = []
     count = 0
@@ -126,6 +132,7 @@ def _open(
                 problems.append(f"{files.name(row)} ({finding.problem})")
             continue
         digests[row] = np.frombuffer(finding.digest, np.uint8)
+        sources[row] = np.frombuffer(finding.source, np.uint8)
         shapes.setdefault(finding.shape, row)
     if count:
         more = ", ..." if count > len(problems) else ""
@@ -133,19 +140,20 @@ def _open(
             f"{count} of {len(labels)} images cannot be read: {', '.join(problems)}{more}. Repair or remove them."
         )
     _refuse_mixed(files, shapes)
-    return next(iter(shapes)), digests
+    return next(iter(shapes)), digests, sources
 
 
 def _findings(files: EncodedFiles, labels: Labels, form: Form, progress: Progress) -> Iterator[_Finding]:
     def examine(row: int) -> _Finding:
         try:
-            image = decode(files.fetch(row), form)
+            plain = decode_plain(files.fetch(row))
         except OSError as error:
-            return _Finding(None, b"", f"unreadable: {error.strerror or error}")
+            return _Finding(None, b"", b"", f"unreadable: {error.strerror or error}")
         except UndecodableError as error:
-            return _Finding(None, b"", str(error))
+            return _Finding(None, b"", b"", str(error))
+        image = in_form(plain, form)
         height, width, channels = image.shape
-        return _Finding((height, width, channels), digest(image, int(labels[row])))
+        return _Finding((height, width, channels), digest(image, int(labels[row])), source_digest(plain))
 
     with progress.task("check images", len(labels)) as task, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for start in range(0, len(labels), _CHUNK):

@@ -109,9 +109,13 @@ class Vault:
         _CONTENTS[self] = rows
 
     @classmethod
-    def open(cls, source: str, *, unit: Unit = "record", groups: str | None = None, **options: Any) -> "Vault":
-        """Open a data argument (a folder, an npz pack, ...) as a vault; `options` are those of `open_images`."""
-        return cls(resolve(_OPENER)(source, groups=groups, **options), unit=unit)
+    def open(cls, source: str, *, unit: Unit | None = None, groups: str | None = None, **options: Any) -> "Vault":
+        """Open a data argument (a folder, an npz pack, ...) as a vault; `options` are those of `open_images`.
+
+        Who names groups means them: the unit is the group then, unless it is named, too.
+        """
+        records = resolve(_OPENER)(source, groups=groups, **options)
+        return cls(records, unit=unit or ("record" if records.groups is None else "group"))
 
     def refuse_overlap(self, public: Records) -> None:
         """Raise when `public` contains private images, exactly or nearly: they would be released without noise.
@@ -121,9 +125,34 @@ class Vault:
         resolve(_OVERLAP)(_CONTENTS[self].records, public)
 
     def fingerprint(self) -> str:
-        """A hash of all records, to find the account of this dataset. It stays with the custodian."""
-        digests = sorted(bytes(digest) for digest in _CONTENTS[self].records.digests())
-        return hashlib.sha256(b"".join(digests)).hexdigest()
+        """A hash of all units, to know that a resumed run has the same data. It stays with the custodian."""
+        rows = _CONTENTS[self]
+        ids, digests = rows.own_ids(), rows.records.digests()
+        units = sorted(
+            hashlib.sha256(ids[unit] + b"".join(sorted(map(bytes, digests[rows.of(unit)])))).digest()
+            for unit in range(rows.count)
+        )
+        return hashlib.sha256(b"".join(units)).hexdigest()
+
+    @property
+    def origin(self) -> str | None:
+        """Where the records were read from, where they were read."""
+        return getattr(_CONTENTS[self].records, "origin", None)
+
+    def source_hashes(self, key: bytes) -> NDArray[np.uint64]:
+        """Keyed hashes of the images as their source holds them, sorted, to find the account of this data.
+
+        Privacy: depends on private records without noise. It stays with the custodian, and so does the key.
+        """
+        records = _CONTENTS[self].records
+        digests = getattr(records, "source_digests", records.digests)()  # records of one's own have one view
+        hashes = {hashlib.blake2b(bytes(digest), key=key, digest_size=8).digest() for digest in digests}
+        return np.sort(np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64))
+
+    def most_images_of_a_group(self) -> int | None:
+        """How many images the largest group has, where groups are known. It stays with the custodian."""
+        groups = _CONTENTS[self].records.groups
+        return None if groups is None else int(np.unique(groups, return_counts=True)[1].max())
 
     def __repr__(self) -> str:
         height, width, channels = self.facts.shape
