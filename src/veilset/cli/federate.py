@@ -1,11 +1,12 @@
 """`veilset federate`: the sanitized GAN over several sites, as processes of their own."""
 
+import dataclasses
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -28,9 +29,6 @@ from veilset.cli.options import (
     settings_of,
 )
 from veilset.core.errors import InputError, VeilsetError
-
-if TYPE_CHECKING:
-    from veilset.core.records import Records
 
 federate = typer.Typer(
     name="federate",
@@ -77,7 +75,6 @@ def server(
         list[Path] | None, typer.Option("--site-key", help="Public key of a site.", show_default="all in --keys")
     ] = None,
     address: Annotated[str, typer.Option("--address", help="Host and port to listen on.")] = f"{_LOOPBACK}:9092",
-    delta: Annotated[float, typer.Option("--delta", help="That sites take unless they name their own.")] = 1e-5,
     min_sites: MinSites = 2,
     patience: Patience = 600.0,
     round_seconds: RoundSeconds = 120.0,
@@ -103,7 +100,6 @@ def server(
         "settings": chosen,
         "shape": shape_of(shape),
         "class_names": [name.strip() for name in classes.split(",")],
-        "delta": delta,
         "seed": seed,
         "min_sites": min_sites,
         "patience": patience,
@@ -151,9 +147,27 @@ def site(
     unit: Annotated[str, typer.Option("--unit", help="What is protected: record, or group (a patient).")] = "record",
     groups: GroupName = None,
     account: Annotated[Path | None, typer.Option("--account", help="The dataset's account.")] = None,
-    part: Annotated[
-        str | None, typer.Option("--part", help="K/N: keep the K-th of N parts of the records, for simulations.")
+    units: Annotated[
+        int | None,
+        typer.Option("--units", min=10, help="Number of units that is declared public.", show_default="as many as are"),
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="KEY=MOST", help="The most that the server may propose of a setting."),
+    ] = None,
+    answer_every: Annotated[
+        float | None,
+        typer.Option(
+            "--answer-every",
+            min=0.01,
+            help="Seconds from a question to its answer, the same for all.",
+            show_default="twice what random images take",
+        ),
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option("--part", help="K/N: keep the K-th of N parts of the units, for simulations.")
+    ] = None,
+    simulation: Annotated[str | None, typer.Option("--simulation", hidden=True)] = None,
     size: Size = None,
     channels: Channels = None,
     limit: Limit = None,
@@ -169,6 +183,9 @@ def site(
     from veilset.core.files import write_whole
     from veilset.data.opening import open_images
     from veilset.pipeline.federated.connection import serve_site
+    from veilset.pipeline.federated.parts import part_of
+    from veilset.pipeline.federated.proposal import Bounds
+    from veilset.pipeline.federated.simulation import covered_by, numbers_of, site_facts
     from veilset.pipeline.federated.site import Site
     from veilset.privacy.account import Account
     from veilset.privacy.vault import Vault
@@ -176,15 +193,31 @@ def site(
     for path in (authority, key):
         if not path.is_file():
             raise InputError(f"{path} is missing. Ask the server's keeper for it: veilset federate keys")
+    bounds = Bounds(most={name: _number(name, text) for name, text in settings_of(allow, "--allow").items()})
     options = data_options(size, channels, limit, labels, classes, seed)
     records = open_images(private, groups=groups, progress=RichProgress(), **options)
+    whole = Vault(records, unit=unit_of(unit))
+    book = Account(account or default_account(whole))  # of all the data, also for a part of it
+    vault, covered = whole, None
     if part is not None:
-        records = _part(records, part)
-    vault = Vault(records, unit=unit_of(unit))
+        number, count = numbers_of(part)
+        vault = Vault(part_of(records, number, count), unit=unit_of(unit))
+        vault.facts = site_facts(whole.facts, number, count)
+        covered = None if simulation is None else covered_by(book, simulation, number)
+    if units is not None:
+        vault.facts = dataclasses.replace(vault.facts, units=units)
     out.mkdir(parents=True, exist_ok=True)
-    book = Account(account or default_account(vault))
     console = Console(as_json=as_json)
-    own = Site(name, vault, epsilon=epsilon, delta=delta, workspace=out, account=book)
+    own = Site(
+        name,
+        vault,
+        epsilon=epsilon,
+        delta=delta,
+        workspace=out,
+        account=book if covered is None else None,
+        bounds=bounds,
+        covered=covered,
+    )
 
     def keep_generator(weights: Mapping[str, Any]) -> None:
         save_file({label: tensor.contiguous() for label, tensor in weights.items()}, out / "generator.safetensors")
@@ -197,6 +230,8 @@ def site(
             key=key.read_bytes(),
             report=console.say,
             keep_generator=keep_generator,
+            answer_every=answer_every,
+            at_once=covered is not None,
         )
         certificate = own.certificate()
         write_whole(out / "certificate.json", certificate.to_bytes())
@@ -224,9 +259,12 @@ def simulate(
     epsilon: Epsilon,
     out: Out,
     sites: Annotated[int, typer.Option("--sites", min=2, help="How many sites.")] = 4,
-    delta: Annotated[float, typer.Option("--delta")] = 1e-5,
+    delta: Delta = None,
     unit: Annotated[str, typer.Option("--unit", help="What is protected: record, or group (a patient).")] = "record",
     groups: GroupName = None,
+    account: Annotated[
+        Path | None, typer.Option("--account", help="The dataset's account.", show_default="one kept for this data")
+    ] = None,
     samples: Samples = 20_000,
     preset: Preset = "default",
     settings: Settings = None,
@@ -238,18 +276,39 @@ def simulate(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Run server and sites on this machine: real processes, TLS and keys on loopback, no cluster."""
+    """Run server and sites on this machine: real processes, TLS and keys on loopback, no cluster.
+
+    The sites hold disjoint parts of the data, so they are paid for together, once, on the data's own account.
+    """
+    from veilset.cli.synthesize import default_account, unit_of
     from veilset.core.files import require_absent
     from veilset.data.opening import open_images
     from veilset.pipeline.federated.keys import AUTHORITY, write_keys
     from veilset.pipeline.federated.server import free_port
+    from veilset.pipeline.federated.simulation import plan_simulation, reserve_simulation
+    from veilset.pipeline.synthesize import Job
+    from veilset.privacy.account import Account
+    from veilset.privacy.vault import Vault
 
     require_absent(out)
     options = data_options(size, channels, limit, labels, classes, seed)
     records = open_images(private, groups=groups, **options)
+    vault = Vault(records, unit=unit_of(unit))
+    job = Job(
+        method="sanitized_gan",
+        epsilon=epsilon,
+        delta=delta,
+        preset=preset,
+        settings=settings_of(settings),
+        samples=samples,
+        seed=seed,
+    )
+    plan = plan_simulation(job, vault.facts, sites)
     workspace = out.with_name(f"{out.name}.veilset-simulation")
     require_absent(workspace)
     workspace.mkdir(parents=True)
+    book = Account(account or default_account(vault))
+    run = reserve_simulation(book, job, plan)
     names = [f"site-{number}" for number in range(1, sites + 1)]
     folder = workspace / "keys"
     write_keys(folder, names, [_LOOPBACK])
@@ -257,7 +316,7 @@ def simulate(
     chosen = [f"--set={pair}" for pair in settings or []]
     command = [sys.executable, "-m", "veilset", "federate"]
     class_names = ",".join(records.class_names)
-    served = [*command, "server", "--out", str(out), "--keys", str(folder), "--address", address, "--delta", str(delta)]
+    served = [*command, "server", "--out", str(out), "--keys", str(folder), "--address", address]
     served += ["--shape", "x".join(map(str, records.shape)), "--classes", class_names, "--min-sites", str(sites)]
     served += ["--samples", str(samples), "--preset", preset, "--seed", str(seed), *chosen]
     served += ["--json"] if as_json else []
@@ -269,7 +328,8 @@ def simulate(
             joined = [*command, "site", private, "--name", name, "--epsilon", str(epsilon), "--server", address]
             joined += ["--authority", str(folder / AUTHORITY), "--key", str(folder / f"{name}.key"), "--unit", unit]
             joined += ["--out", str(workspace / name), "--part", f"{number}/{sites}", "--classes", class_names]
-            joined += ["--account", str(workspace / name / "account.sqlite"), "--seed", str(seed), *passed]
+            joined += ["--account", str(book.path), "--simulation", run, "--delta", str(plan.budget.delta)]
+            joined += ["--seed", str(seed), *passed]
             log = (workspace / f"{name}.log").open("wb")
             children.append(subprocess.Popen(joined, stdout=log, stderr=log))
         if children[0].wait() != 0:
@@ -282,16 +342,8 @@ def simulate(
                 child.terminate()
 
 
-def _part(records: "Records", text: str) -> "Records":
-    """The K-th of N parts; a group stays whole."""
-    import numpy as np
-
-    from veilset.data.images import ImageSet
-
-    number, _, count = text.partition("/")
-    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise InputError(f"Expected --part K/N with 1 <= K <= N, got {text!r}.")
-    if not isinstance(records, ImageSet):
-        raise InputError("--part needs images that fit into memory.")
-    owners = np.arange(len(records)) if records.groups is None else np.unique(records.groups, return_inverse=True)[1]
-    return records.subset(np.flatnonzero(owners % int(count) == int(number) - 1))
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"Expected --allow {name}=NUMBER, got {text!r}.") from None

@@ -35,13 +35,13 @@ Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Passes of a
 Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write; must not exist yet.")]
 
 
-def settings_of(pairs: list[str] | None) -> dict[str, str]:
+def settings_of(pairs: list[str] | None, option: str = "--set") -> dict[str, str]:
     """`--set key=value` options as a mapping."""
     settings = {}
     for pair in pairs or []:
         key, separator, value = pair.partition("=")
         if not separator or not key:
-            raise InputError(f"Expected --set KEY=VALUE, got {pair!r}.")
+            raise InputError(f"Expected {option} KEY=VALUE, got {pair!r}.")
         settings[key] = value
     return settings
 

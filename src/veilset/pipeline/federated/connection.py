@@ -1,7 +1,7 @@
 """A site's side of the wire: it connects to Flower's SuperLink as a SuperNode does, with TLS and a key of its own.
 
 Flower's own SuperNode runs code that comes with a run, next to the private images. This one answers with what is
-installed at the site (`reply_of`), and so speaks Flower's Fleet API itself. That API is not a stable one: the extra
+installed at the site (`Desk`), and so speaks Flower's Fleet API itself. That API is not a stable one: the extra
 `federated` pins the version.
 
 Secure aggregation is not used: docs/federated.md says why.
@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from veilset.pipeline.federated.messages import FAREWELL, INVITATION, POLL_SECONDS, QUESTION, pack, unpack
+from veilset.pipeline.federated.messages import FAREWELL, POLL_SECONDS, unpack
 
 import httpx  # isort: skip
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -41,7 +41,9 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from torch import Tensor
 
-from veilset.core.errors import BudgetError, InputError, VeilsetError
+from veilset.core.errors import InputError, VeilsetError
+from veilset.pipeline.federated.desk import Desk
+from veilset.pipeline.federated.schedule import Clock
 from veilset.pipeline.federated.site import Site
 
 
@@ -53,9 +55,15 @@ def serve_site(
     key: bytes,
     report: Callable[[str], None],
     keep_generator: Callable[[Mapping[str, Tensor]], None],
+    answer_every: float | None = None,
+    at_once: bool = False,
     patience: float = 120.0,
 ) -> None:
-    """Answer the server until it says farewell; a connection that is lost for `patience` seconds raises."""
+    """Answer the server until it says farewell; a connection that is lost for `patience` seconds raises.
+
+    Answers leave on a schedule (`schedule.py`), unless `at_once`, which is for simulations.
+    """
+    desk = Desk(site, report, answer_every=answer_every, clock=None if at_once else Clock())
     deadline = time.monotonic() + patience
     with _node(server, authority, key) as node:
         while True:
@@ -72,7 +80,8 @@ def serve_site(
                     report(f"The server has ended the federation; {site.steps_left} paid answers were not asked for.")
                     return
                 else:
-                    node.reply(Message(content=reply_of(site, message, report), reply_to=message))
+                    content = desk.reply(message.metadata.message_type, message.content)
+                    node.reply(Message(content=content, reply_to=message))
             except httpx.HTTPError as error:
                 node.active = False
                 if time.monotonic() > deadline:
@@ -103,7 +112,7 @@ def _node(server: str, authority: bytes, key: bytes) -> "Iterator[_Node]":
 
 
 class _Node:
-    """A SuperNode in so far as it speaks; what it says is up to `reply_of`."""
+    """A SuperNode in so far as it speaks; what it says is up to a `Desk`."""
 
     def __init__(self, client: FleetHttpClient, public_key: bytes) -> None:
         self._client, self._public_key = client, public_key
@@ -164,18 +173,3 @@ class _Node:
         with suppress(httpx.HTTPError):
             return bool(self._client.SendNodeHeartbeat(request).success)
         return False
-
-
-def reply_of(site: Site, message: Message, report: Callable[[str], None]) -> RecordDict:
-    """What a site says to a message: that it joins, a noised answer, or why not. There is no fourth."""
-    try:
-        facts, tensors = unpack(message.content)
-        if message.metadata.message_type == INVITATION:
-            return pack(site.join(facts))
-        if message.metadata.message_type == QUESTION:
-            return pack({}, {"answer": site.answer(tensors)})
-        raise InputError(f"Unknown kind of message: {message.metadata.message_type}.")
-    except (BudgetError, InputError) as error:
-        report(str(error))  # at home, where places on disk may be named
-        why = "its plan is spent, or was drawn for other settings" if isinstance(error, BudgetError) else "see its log"
-        return pack({"refused": f"{site.name} does not answer: {why}."})

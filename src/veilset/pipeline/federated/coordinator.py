@@ -5,7 +5,7 @@ shard of the partition "sites": a unit that is at one site only is protected by 
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from veilset.core.errors import InputError, VeilsetError
 from veilset.methods.base import Context
 from veilset.methods.sanitized_gan import SanitizedGan
 from veilset.pipeline.synthesize import Job, header_of, method_of
-from veilset.privacy.budget import Budget
+from veilset.privacy.accounting import epsilon_of
+from veilset.privacy.budget import Budget, default_delta
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Ledger
 from veilset.privacy.vault import PublicFacts
@@ -41,6 +42,7 @@ class Member:
     epsilon: float
     delta: float
     event: Event
+    seconds: float = 0.0  # until its first answer, the longest of its schedule
 
     @classmethod
     def from_reply(cls, reply: Mapping[str, Any]) -> "Member":
@@ -54,6 +56,7 @@ class Member:
                 epsilon=float(reply["epsilon"]),
                 delta=float(reply["delta"]),
                 event=Event.from_json(reply["event"]),
+                seconds=float(reply.get("seconds", 0.0)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"A site's reply is not of the form expected: {type(error).__name__} {error}.") from error
@@ -66,7 +69,6 @@ class Coordinator:
         settings: of the method sanitized_gan.
         shape: height, width and channels of all sites' images.
         class_names: in the order of the labels.
-        delta: that sites take unless they name a smaller one.
     """
 
     def __init__(
@@ -75,12 +77,11 @@ class Coordinator:
         *,
         shape: tuple[int, int, int],
         class_names: tuple[str, ...],
-        delta: float,
         seed: int = 0,
     ) -> None:
         # The number of units is that of all sites together, and known once they have joined.
         self.facts = PublicFacts(units=1, unit="record", shape=shape, class_names=class_names)
-        self.job = Job(method="sanitized_gan", epsilon=1.0, delta=delta, settings=settings, seed=seed)
+        self.job = Job(method="sanitized_gan", epsilon=1.0, settings=settings, seed=seed)
         method = method_of(self.job)
         assert isinstance(method, SanitizedGan)
         self.method = method
@@ -103,7 +104,6 @@ class Coordinator:
         return {
             "settings": {name: str(value) for name, value in dataclasses.asdict(self.method.config).items()},
             "seed": self.job.seed,
-            "delta": self.job.delta,
             "shape": list(self.facts.shape),
             "class_names": list(self.facts.class_names),
         }
@@ -145,10 +145,10 @@ class Coordinator:
         facts = dataclasses.replace(
             self.facts, units=sum(member.units for member in members), unit="group" if unit == "group" else "record"
         )
-        budget = Budget(max(m.epsilon for m in members), max(m.delta for m in members))
         events = tuple(
             dataclasses.replace(member.event, partition="sites", shard=shard) for shard, member in enumerate(members)
         )
+        budget = _joint_budget(members, events, facts.units)
         header = header_of(self.job, self.method, facts, Plan(budget=budget, events=events))
         sites = [{"name": member.name, "units": member.units, "critics": member.critics} for member in members]
         ledger = Ledger.create(workspace / "joint.jsonl", {"run": "federation", **header, "sites": sites})
@@ -178,3 +178,12 @@ class Coordinator:
             models=models,
             certificate=certificate,
         )
+
+
+def _joint_budget(members: Sequence[Member], events: Sequence[Event], units: int) -> Budget:
+    """The largest epsilon at the largest delta of the sites; at a smaller delta where that one is not below 1/units."""
+    delta = max(member.delta for member in members)
+    if delta * units < 1:
+        return Budget(max(member.epsilon for member in members), delta)
+    delta = default_delta(units)
+    return Budget(epsilon_of(events, delta), delta)

@@ -34,6 +34,7 @@ def unpack(content: RecordDict) -> tuple[dict[str, Any], dict[str, Tensor]]:
         assert isinstance(facts, ConfigRecord)
         assert isinstance(arrays, ArrayRecord)
         plain = json.loads(str(facts["json"]))
+        assert isinstance(plain, dict)
         return plain, {name: torch.from_numpy(np.array(array.numpy())) for name, array in arrays.items()}
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"A message is not of the form expected: {type(error).__name__} {error}.") from error

@@ -26,6 +26,8 @@ from veilset.core.errors import VeilsetError
 from veilset.core.files import write_whole
 from veilset.pipeline.federated.coordinator import Coordinator
 
+_SLACK = 1.5
+
 
 def run_rounds(
     grid: Grid,
@@ -41,7 +43,8 @@ def run_rounds(
     Args:
         min_sites: fewer answers make no step.
         patience: seconds to wait for that many sites before giving up.
-        round_seconds: seconds to wait for an answer; a site that misses it is asked again once it has said hello.
+        round_seconds: seconds to wait for an answer, or longer where a site's schedule says so; a site that misses it
+            is asked again once it has said hello.
         report: hears of every step.
     """
     hall = _Hall(grid, coordinator)
@@ -59,7 +62,9 @@ def run_rounds(
             time.sleep(POLL_SECONDS)
             continue
         asked = {node: pack({}, query) for node, query in coordinator.queries(ready).items()}
-        replies = hall.ask(asked, round_seconds)
+        # A site answers on its own schedule, which may be slow, but not without end.
+        slowest = max(coordinator.members[node].seconds for node in ready)
+        replies = hall.ask(asked, max(round_seconds, min(patience, _SLACK * slowest)))
         answers: dict[int, Tensor] = {}
         for node, content in replies.items():
             facts, tensors = unpack(content)
@@ -169,7 +174,6 @@ def _serve(grid: Grid, context: Context) -> None:
             job["settings"],
             shape=tuple(job["shape"]),
             class_names=tuple(job["class_names"]),
-            delta=job["delta"],
             seed=job["seed"],
         )
         report({"step": 0, "sites": 0})

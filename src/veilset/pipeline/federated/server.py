@@ -57,7 +57,7 @@ def run_server(
     """Serve one federation until its release is written: the bytes of a step, and how many sites took part.
 
     Args:
-        job: settings, shape, class_names, delta, seed, min_sites, patience, round_seconds, samples and out.
+        job: settings, shape, class_names, seed, min_sites, patience, round_seconds, samples and out.
         workspace: for logs and the run's own files; it must be new.
         keys: folder with the authority's and the server's files (`keys.py`).
         sites: public keys of the sites that may connect.

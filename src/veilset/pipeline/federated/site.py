@@ -1,24 +1,27 @@
 """One site: its vault, its plan, its ledger, and the noised answers of its critics. Nothing else leaves.
 
 The server is not trusted. Whatever it asks, an answer is a clipped sum with noise that was drawn here, paid for on the
-site's own account before a record was read; when the plan is spent, the site answers no more. Code that a server might
-send along is never run: a site runs what is installed on it.
+site's own account before a record was read; when the plan is spent, the site answers no more. Epsilon, delta and the
+number of units are the site's own; the server proposes settings within bounds, and the plan fixes the size of every
+question (`proposal.py`). Code that a server might send along is never run: a site runs what is installed on it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from veilset.core.errors import BudgetError, InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.methods.base import Context
 from veilset.methods.sanitized_gan import SanitizedGan
+from veilset.pipeline.federated.proposal import Bounds, Invitation, Questions
+from veilset.pipeline.federated.schedule import Rehearsal, rehearse
 from veilset.pipeline.synthesize import Job, budget_of, header_of, method_of, open_ledger
 from veilset.privacy.account import Account
 from veilset.privacy.critics import Critics
+from veilset.privacy.events import Plan
 from veilset.privacy.ledger import Ledger
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
@@ -34,9 +37,11 @@ class Site:
         name: what the site is called in certificates.
         vault: its records.
         epsilon: the most that it spends on this federation.
-        delta: the chance that the bound fails; None takes the server's.
+        delta: the chance that the bound fails; None takes the default for its declared number of units.
         workspace: where its ledger is kept, so that a site that was cut off can come back.
         account: its dataset's account.
+        bounds: what the server may propose.
+        covered: raises unless its plan was reserved before, as a part of a simulation; a site of its own has None.
     """
 
     def __init__(
@@ -48,11 +53,15 @@ class Site:
         delta: float | None = None,
         workspace: Path,
         account: Account | None = None,
+        bounds: Bounds | None = None,
+        covered: Callable[[Plan], None] | None = None,
         progress: Progress = SILENT,
     ) -> None:
         self.name, self.epsilon, self.delta = name, epsilon, delta
+        self._bounds, self._covered = bounds or Bounds(), covered
         self._vault, self._workspace, self._account, self._progress = vault, workspace, account, progress
-        self._invitation: Mapping[str, Any] | None = None
+        self.has_read = False
+        self._invitation: Invitation | None = None
         self._ledger: Ledger | None = None
         self._critics: Critics | None = None
 
@@ -62,22 +71,35 @@ class Site:
         Privacy: one plan for one federation. The same invitation may come again (a server that lost the reply); another
         one is refused, since it would need another budget.
         """
+        proposed = Invitation.from_facts(invitation)
         if self._invitation is None:
-            self._open(invitation)
-            self._invitation = dict(invitation)
-        elif self._invitation != dict(invitation):
+            self._open(proposed)
+            self._invitation = proposed
+        elif self._invitation != proposed:
             raise BudgetError("This site has joined with other settings and spends nothing on a second plan.")
         return self._reply()
+
+    def check(self, query: Mapping[str, Tensor]) -> int:
+        """How many updates a question asks for; one that the plan does not know raises. Nothing is paid or read."""
+        if self._critics is None:
+            raise InputError("The site was asked before it was invited.")
+        if self._critics.steps_left == 0:
+            raise BudgetError(f"All answers of {self.name} are taken.")
+        return self.questions.updates_of(query)
 
     def answer(self, query: Mapping[str, Tensor]) -> Tensor:
         """The noised sum of the critics' clipped answers.
 
-        Privacy: as `Critics.step`. It raises when the plan is spent.
+        Privacy: as `Critics.step`. It raises when the plan is spent, and for a question of another form.
         """
-        if self._critics is None:
-            raise InputError("The site was asked before it was invited.")
-        _check_query(query, self._critics, self._vault.facts.classes)
+        self.check(query)
+        assert self._critics is not None
+        self.has_read = True
         return self._critics.step(query).float()
+
+    def rehearse(self) -> Rehearsal:
+        """How long reading and answering take on random images. Only public facts go into it."""
+        return rehearse(self._method, self._vault.facts, self._plan, self.questions, self._job.seed)
 
     @property
     def steps_left(self) -> int:
@@ -107,28 +129,23 @@ class Site:
             self._ledger.close()
             self._ledger = None
 
-    def _open(self, invitation: Mapping[str, Any]) -> None:
+    def _open(self, invitation: Invitation) -> None:
         facts = self._vault.facts
-        wanted = (tuple(invitation["shape"]), tuple(invitation["class_names"]))
-        if wanted != (tuple(facts.shape), tuple(facts.class_names)):
-            raise InputError(
-                f"The server expects images of {wanted[0]} and the classes {', '.join(wanted[1])}; this site has "
-                f"{tuple(facts.shape)} and {', '.join(facts.class_names)}. Pass --size, --channels or --classes."
-            )
+        invitation.check(facts)
         self._job = Job(
             method="sanitized_gan",
             epsilon=self.epsilon,
-            delta=self.delta if self.delta is not None else float(invitation["delta"]),
-            settings={name: str(value) for name, value in invitation["settings"].items()},
-            seed=int(invitation["seed"]),
+            delta=self.delta,
+            settings=invitation.settings,
+            seed=invitation.seed,
         )
         method = method_of(self._job)
         assert isinstance(method, SanitizedGan)
-        if method.config.scheme != "together" or method.config.teacher_share:
-            raise InputError(
-                "A federation asks all critics together and has no classifier: leave scheme and teacher_share."
-            )
+        self._bounds.check(method.config)
+        self._method = method
         self._plan = method.plan(facts, budget_of(self._job, facts))
+        if self._covered is not None:
+            self._covered(self._plan)
         header = header_of(self._job, method, facts, self._plan)
         self._ledger = open_ledger(self._workspace, header, resume=True, account=self._account, plan=self._plan)
         session = Session(
@@ -140,6 +157,13 @@ class Site:
             progress=self._progress,
         )
         self._critics = method.open_critics(session, Context(seed=self._job.seed, progress=self._progress))
+        self.questions = Questions(
+            shape=self._critics.shape,
+            classes=facts.classes,
+            batch=method.config.critic_batch,
+            updates=method.config.critic_updates,
+            warmup=method.config.warmup,
+        )
 
     def _reply(self) -> dict[str, Any]:
         assert self._critics is not None
@@ -153,19 +177,3 @@ class Site:
             "event": self._plan.events[0].to_json(),
             "steps_left": self._critics.steps_left,
         }
-
-
-def _check_query(query: Mapping[str, Tensor], critics: Critics, classes: int) -> None:
-    """Refuse tensors of another form before a step is leased; what they hold cannot hurt the guarantee."""
-    wanted = {"fakes": torch.float32, "fake_labels": torch.int64, "points": torch.float32, "labels": torch.int64}
-    fits = (
-        set(query) == set(wanted)
-        and all(query[name].dtype == kind for name, kind in wanted.items())
-        and tuple(query["points"].shape) == critics.shape
-        and query["fakes"].shape[2:] == query["points"].shape[1:]
-        and query["fake_labels"].shape == query["fakes"].shape[:2]
-        and query["labels"].shape == query["points"].shape[:1]
-        and all(bool(((query[name] >= 0) & (query[name] < classes)).all()) for name in ("labels", "fake_labels"))
-    )
-    if not fits:
-        raise InputError(f"Expected a query of {', '.join(wanted)} with points of {critics.shape}. Nothing was read.")

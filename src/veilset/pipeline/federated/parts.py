@@ -1,0 +1,75 @@
+"""The K-th of N parts of a dataset, for a simulated site: each unit goes where its own hash says.
+
+A unit that is added or removed changes the part that it is in, and no other. How many units a part holds is left to
+chance, so a simulated site declares its share of the whole, which is public.
+"""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilset.core.errors import InputError
+from veilset.core.records import Groups, Images, Labels, Records, Rows
+from veilset.data.selection import as_rows
+
+
+class Part:
+    """Some rows of records that may stay on disk. The class names stay, also those without a record."""
+
+    def __init__(self, records: Records, rows: Rows) -> None:
+        if len(rows) == 0:
+            raise InputError("A part of the records is empty. Take fewer sites.")
+        self._records, self._chosen = records, rows
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of every image."""
+        return self._records.shape
+
+    @property
+    def labels(self) -> Labels:
+        """The class of each image, 0..K-1."""
+        return self._records.labels[self._chosen]
+
+    @property
+    def groups(self) -> Groups | None:
+        """To whom each image belongs, where the source says so."""
+        return None if self._records.groups is None else self._records.groups[self._chosen]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One name for each class."""
+        return self._records.class_names
+
+    @property
+    def origin(self) -> str | None:
+        """Where the whole was read from, where that is known."""
+        return getattr(self._records, "origin", None)
+
+    def read(self, rows: Rows) -> Images:
+        """The images of these rows."""
+        return self._records.read(self._chosen[as_rows(rows, len(self._chosen))])
+
+    def digests(self) -> NDArray[np.uint8]:
+        """(N, 32) SHA-256 of each record's own pixels and label."""
+        return self._records.digests()[self._chosen]
+
+
+def part_of(records: Records, number: int, count: int) -> Part:
+    """The records whose unit (its group, where groups are known) hashes to part `number` of 1..`count`.
+
+    Privacy: the key is public and fixed, and a unit's part depends on that unit alone, so parts compose in parallel.
+    """
+    if records.groups is None:
+        names = [bytes(digest) for digest in records.digests()]
+    else:
+        names = [str(group).encode() for group in records.groups]
+    hashes = (hashlib.blake2b(name, key=b"federation parts", digest_size=8).digest() for name in names)
+    own = np.array([int.from_bytes(digest, "big") % count for digest in hashes], dtype=np.int64)
+    return Part(records, np.flatnonzero(own == number - 1))
+
+
+def declared_units(units: int, number: int, count: int) -> int:
+    """What part `number` of 1..`count` declares of a dataset that declares `units`: an even share."""
+    return units // count + (number <= units % count)

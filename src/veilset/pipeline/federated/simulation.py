@@ -1,0 +1,67 @@
+"""A federation on one machine: its sites hold disjoint parts of one dataset, which pays once, for all of them.
+
+Privacy: a unit is in one part, by its own hash (`parts.py`), so the sites' events are shards of one partition. The
+dataset's own account reserves them together before a site starts; a site then finds its shard there and charges
+nothing else.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from veilset.core.errors import BudgetError, InputError
+from veilset.pipeline.federated.parts import declared_units
+from veilset.pipeline.synthesize import Job, budget_of, method_of
+from veilset.privacy.account import Account
+from veilset.privacy.events import Event, Plan
+from veilset.privacy.vault import PublicFacts
+
+PARTITION = "sites"
+
+
+def site_facts(whole: PublicFacts, number: int, sites: int) -> PublicFacts:
+    """What site `number` of 1..`sites` declares: its even share of the units."""
+    return replace(whole, units=declared_units(whole.units, number, sites))
+
+
+def plan_simulation(job: Job, whole: PublicFacts, sites: int) -> Plan:
+    """The plans of all sites as shards of one partition, at the delta of the whole dataset."""
+    budget = budget_of(job, whole)
+    method = method_of(job)
+    events = [
+        _shard(event, number - 1)
+        for number in range(1, sites + 1)
+        for event in method.plan(site_facts(whole, number, sites), budget).events
+    ]
+    return Plan(budget=budget, events=tuple(events))
+
+
+def reserve_simulation(account: Account, job: Job, plan: Plan) -> str:
+    """Reserve the whole simulation on the dataset's account; the run's name, by which sites find it."""
+    run = uuid.uuid4().hex
+    account.reserve(run, job.method, plan)
+    return run
+
+
+def covered_by(account: Account, run: str, number: int) -> Callable[[Plan], None]:
+    """A check that the plan of site `number` is what the simulation `run` reserved for it."""
+
+    def check(plan: Plan) -> None:
+        for reservation in account.reservations:
+            if reservation.run == run and {_shard(event, number - 1) for event in plan.events} <= {*reservation.events}:
+                return
+        raise BudgetError(f"{account.path} holds no reservation of this simulation for its site {number}.")
+
+    return check
+
+
+def numbers_of(part: str) -> tuple[int, int]:
+    """`--part K/N` as two numbers."""
+    number, _, count = part.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise InputError(f"Expected --part K/N with 1 <= K <= N, got {part!r}.")
+    return int(number), int(count)
+
+
+def _shard(event: Event, shard: int) -> Event:
+    return replace(event, partition=PARTITION, shard=shard)
