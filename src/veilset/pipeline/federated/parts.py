@@ -4,14 +4,12 @@ A unit that is added or removed changes the part that it is in, and no other. Ho
 chance, so a simulated site declares its share of the whole, which is public.
 """
 
-import hashlib
-
 import numpy as np
 from numpy.typing import NDArray
 
 from veilset.core.errors import InputError
 from veilset.core.records import Groups, Images, Labels, Records, Rows
-from veilset.data.selection import as_rows
+from veilset.data.selection import as_rows, key_of, part_of_each
 
 
 class Part:
@@ -55,18 +53,18 @@ class Part:
         """(N, 32) SHA-256 of each record's own pixels and label."""
         return self._records.digests()[self._chosen]
 
+    def source_digests(self) -> NDArray[np.uint8]:
+        """(N, 32) SHA-256 of each image as its source holds it, where the source says so."""
+        whole: NDArray[np.uint8] = getattr(self._records, "source_digests", self._records.digests)()
+        return whole[self._chosen]
+
 
 def part_of(records: Records, number: int, count: int) -> Part:
     """The records whose unit (its group, where groups are known) hashes to part `number` of 1..`count`.
 
     Privacy: the key is public and fixed, and a unit's part depends on that unit alone, so parts compose in parallel.
     """
-    if records.groups is None:
-        names = [bytes(digest) for digest in records.digests()]
-    else:
-        names = [str(group).encode() for group in records.groups]
-    hashes = (hashlib.blake2b(name, key=b"federation parts", digest_size=8).digest() for name in names)
-    own = np.array([int.from_bytes(digest, "big") % count for digest in hashes], dtype=np.int64)
+    own = part_of_each(records, count, key_of(0, "federation parts"))
     return Part(records, np.flatnonzero(own == number - 1))
 
 
