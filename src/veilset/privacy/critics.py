@@ -120,7 +120,7 @@ class Critics:
 
     def _noised(self, total: GridSum, event: Event, noise: NoiseSource) -> Tensor:
         """The sum as it may leave: an answer may move from one end of its ball to the other, two clip norms."""
-        released = total.release(noise, event.noise_multiplier, sensitivity=2.0 * self.clip_norm)
+        released = total.release(noise, event.noise_multiplier, sensitivity=2.0 * self.clip_norm, event=event)
         return released[0].view(self.shape)
 
     def _exact_sum(self, query: Query, shard: int | None, step: int) -> GridSum:

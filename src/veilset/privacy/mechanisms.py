@@ -103,7 +103,7 @@ class Session:
                 scale = clip_norm * _JUST_BELOW_ONE / _norms(vectors, owners).clamp(min=clip_norm)
                 total.add(vectors * scale[owners, None], places)
                 task.advance(count)
-        released = total.release(self._noise, noise_multiplier)
+        released = total.release(self._noise, noise_multiplier, event=event)
         return self._purse.keep(released if by_class else released[0])
 
     def histogram(

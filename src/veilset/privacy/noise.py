@@ -31,6 +31,8 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from veilset.privacy.events import Event
+
 if TYPE_CHECKING:
     import torch
 
@@ -51,6 +53,7 @@ class Claim:
     sensitivity: float
     noise_multiplier: float
     parts: int = 1
+    event: Event | None = None
 
 
 class NoiseSource:
@@ -160,7 +163,13 @@ class GridSum:
         self._total += (share @ whole).to(torch.int64)
 
     def release(
-        self, noise: NoiseSource, noise_multiplier: float, *, sensitivity: float | None = None, parts: int = 1
+        self,
+        noise: NoiseSource,
+        noise_multiplier: float,
+        *,
+        sensitivity: float | None = None,
+        parts: int = 1,
+        event: Event | None = None,
     ) -> "torch.Tensor":
         """The sum with noise, in float64.
 
@@ -171,5 +180,7 @@ class GridSum:
 
         add_over_processes(self._total)
         sensitivity = self._clip_norm if sensitivity is None else sensitivity
-        claim = Claim(step=self._step, sensitivity=sensitivity, noise_multiplier=noise_multiplier, parts=parts)
+        claim = Claim(
+            step=self._step, sensitivity=sensitivity, noise_multiplier=noise_multiplier, parts=parts, event=event
+        )
         return from_first(noise.release(self._total, claim))

@@ -1,0 +1,303 @@
+"""The neighbour run: the same code on two datasets that differ by one unit, and nothing but paid sums may differ.
+
+An audit by noise (game.py) needs thousands of runs and sees a claim that is wrong by a lot. This one needs two runs and
+sees the last bit. `Recorder` takes the place of the noise: it writes down every exact sum with its claim, and gives
+each unit the same draws in both worlds. The second run gets the results that the first one was given, so that all
+that follows from them has to be the same. Then
+
+- each sum may have moved by its claimed sensitivity, and no further;
+- of several shards of one partition, the sums of one may have moved at all;
+- everything else that leaves (files, warnings, errors, checkpoints, the order of draws and of releases) is equal in
+  every byte.
+
+Coins are coupled: for any fixed draws of the others the unit in question is sampled or not, and where it is not, both
+worlds are equal. It is therefore taken whenever it is asked, which is its worst case.
+"""
+
+import hashlib
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from veilset.audit.game import Finding, MemoryLedger
+from veilset.core.errors import VeilsetError
+from veilset.data.images import ImageSet
+from veilset.privacy.accounting import epsilon_of
+from veilset.privacy.events import Plan
+from veilset.privacy.mechanisms import Session
+from veilset.privacy.noise import Claim, NoiseSource, Owners
+from veilset.privacy.vault import PublicFacts, Vault
+
+UNBOUNDED = 1e6
+"""Stands for an epsilon without bound: something left that tells the two worlds apart for certain."""
+
+_PLACES = ("first", "middle", "last")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum:
+    """An exact sum, in grid steps, and what is claimed of it."""
+
+    total: NDArray[np.int64]
+    claim: Claim
+
+    def movement(self, other: "Sum") -> float:
+        """How far the sum of the other world lies from this one, in sensitivities: the worst of its parts."""
+        apart = (other.total - self.total).reshape(self.claim.parts, -1).astype(np.float64)
+        lengths = np.sqrt((apart**2).sum(axis=1)) * self.claim.step
+        return float(lengths.max(initial=0.0) / self.claim.sensitivity)
+
+
+class Recorder(NoiseSource):
+    """Stands in for the noise in one world; in the second world it repeats what the `first` one was given.
+
+    `keen` counts, by own id, units whose every coin shows True: the unit in question.
+    """
+
+    def __init__(self, first: "Recorder | None" = None, keen: Mapping[bytes, int] | None = None) -> None:
+        super().__init__(0)
+        self.sums: list[Sum] = []
+        self.draws: list[str] = []
+        self._released: list[torch.Tensor] = []
+        self._first, self._keen = first, Counter(keen or {})
+
+    def coins(self, count: int, rate: float, owners: Owners | None = None) -> NDArray[np.bool_]:
+        """Coins that belong to their units."""
+        self.draws.append(f"coins at {rate!r}")
+        if rate >= 1.0 or owners is None:
+            return super().coins(count, rate)
+        seen: Counter[bytes] = Counter()
+        shown = np.zeros(count, dtype=np.bool_)
+        ids = owners()
+        spare = Counter(ids)
+        for place, own in enumerate(ids):
+            seen[own] += 1
+            is_keen = seen[own] > spare[own] - self._keen[own]
+            shown[place] = is_keen or self._number(own, seen[own]) < rate
+        return shown
+
+    def choices(self, sizes: NDArray[np.int64], owners: Owners | None = None) -> NDArray[np.int64]:
+        """Choices that belong to their units."""
+        self.draws.append("choices")
+        if owners is None:
+            return super().choices(sizes)
+        drawn = np.array([number for (number,) in self._rows(owners, 1)]).reshape(len(sizes))
+        return np.floor(drawn * sizes).astype(np.int64)
+
+    def uniforms(self, count: int, width: int, owners: Owners | None = None) -> torch.Tensor:
+        """Numbers that belong to their units."""
+        self.draws.append(f"uniforms of width {width}")
+        if owners is None:
+            return super().uniforms(count, width)
+        return torch.from_numpy(np.stack([*self._rows(owners, width), np.zeros(width)])[:count])
+
+    def release(self, total: torch.Tensor, claim: Claim) -> torch.Tensor:
+        """Write the exact sum down; give a noisy one back, in both worlds the same."""
+        self.draws.append(f"release of {tuple(total.shape)}, {claim}")
+        place = len(self.sums)
+        self.sums.append(Sum(total=total.numpy().copy(), claim=claim))
+        if self._first is not None and place < len(self._first._released):
+            released = self._first._released[place]
+        else:
+            released = super().release(total, claim)
+        self._released.append(released.clone())
+        return released.clone()
+
+    def _number(self, own: bytes, occurrence: int) -> float:
+        return float(self._stream_of(own, occurrence).random())
+
+    def _rows(self, owners: Owners, width: int) -> Iterator[NDArray[np.float64]]:
+        seen: Counter[bytes] = Counter()
+        for own in owners():
+            seen[own] += 1
+            yield self._stream_of(own, seen[own]).random(width)
+
+    def _stream_of(self, own: bytes, occurrence: int) -> np.random.Generator:
+        """What a unit draws at this place of the run. Identical units are told apart by their number alone."""
+        key = hashlib.sha256(own + f"/{len(self.draws)}/{occurrence}".encode()).digest()
+        return np.random.Generator(np.random.Philox(int.from_bytes(key[:16], "big")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What one world showed: its exact sums, which stay inside, and what left besides their noisy forms."""
+
+    recorder: Recorder
+    leaves: dict[str, bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Where two worlds differ by more than was paid for. `movement` is in sensitivities, or without bound."""
+
+    what: str
+    movement: float = math.inf
+
+
+def differences(without: Trace, present: Trace) -> list[Difference]:
+    """All that was not paid for."""
+    found = []
+    if without.recorder.draws != present.recorder.draws:
+        pairs = zip([*without.recorder.draws, "the end"], [*present.recorder.draws, "the end"], strict=False)
+        number, drawn = next((n, pair) for n, pair in enumerate(pairs) if pair[0] != pair[1])
+        found.append(Difference(what=f"control flow: draw {number} is {drawn[0]!r} without and {drawn[1]!r} with it"))
+    moved: dict[str, set[int]] = {}
+    for number, (one, other) in enumerate(zip(without.recorder.sums, present.recorder.sums, strict=False)):
+        if one.total.shape != other.total.shape:
+            continue  # the control flow has said so
+        movement = one.movement(other)
+        event = one.claim.event
+        if movement > 1 + 1e-12:
+            name = f"sum {number}" if event is None else f"sum {number}, {event.label!r}"
+            found.append(Difference(what=f"{name}, moved by {movement:.6g} sensitivities", movement=movement))
+        if movement and event is not None and event.partition is not None and event.shard is not None:
+            moved.setdefault(event.partition, set()).add(event.shard)
+    found += [
+        Difference(what=f"{len(shards)} shards of {partition!r} moved, one was paid for", movement=float(len(shards)))
+        for partition, shards in moved.items()
+        if len(shards) > 1
+    ]
+    for name in sorted(without.leaves.keys() | present.leaves.keys()):
+        if without.leaves.get(name) != present.leaves.get(name):
+            found.append(Difference(what=f"{name} differs"))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """A dataset, and a unit that one of the two worlds has besides, at the beginning, in the middle or at the end.
+
+    Both worlds declare the same public facts, as the relation demands.
+    """
+
+    records: ImageSet
+    unit: ImageSet
+    declared: int = 1000
+    places: tuple[str, ...] = _PLACES
+
+    def records_of(self, place: str | None) -> ImageSet:
+        """The records without the unit, or with it at that place."""
+        return self.records if place is None else self._joined(place)
+
+    def sealed(self, records: ImageSet) -> Vault:
+        """A vault of these records that declares what both worlds declare."""
+        vault = Vault(records, unit=self.facts.unit)
+        vault.facts = self.facts
+        return vault
+
+    @property
+    def facts(self) -> PublicFacts:
+        """What both worlds declare."""
+        return PublicFacts(
+            units=self.declared,
+            unit="record" if self.records.groups is None else "group",
+            shape=self.records.shape,
+            class_names=self.records.class_names,
+        )
+
+    @property
+    def keen(self) -> Counter[bytes]:
+        """The unit in question, by its own id."""
+        if self.unit.groups is None:
+            return Counter(bytes(digest) for digest in self.unit.digests())
+        return Counter([str(self.unit.groups[0]).encode()])
+
+    def _joined(self, place: str) -> ImageSet:
+        cut = {"first": 0, "middle": len(self.records) // 2, "last": len(self.records)}[place]
+
+        def insert(outer: Any, inner: Any) -> Any:
+            return np.concatenate([outer[:cut], inner, outer[cut:]])
+
+        groups = None
+        if self.records.groups is not None:
+            groups = insert(self.records.groups, self.unit.groups)
+        return ImageSet(
+            insert(self.records.images, self.unit.images),
+            insert(self.records.labels, self.unit.labels),
+            self.records.class_names,
+            groups,
+            may_lack_classes=True,
+        )
+
+
+Play = Callable[[ImageSet, NoiseSource, Path], Mapping[str, bytes]]
+"""A run on these records with this noise in this workspace -> what leaves, by name."""
+
+
+def trace(play: Play, records: ImageSet, recorder: Recorder) -> Trace:
+    """Run `play` in one world. An error leaves, too: its text is shown to somebody."""
+    leaves: dict[str, bytes] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        workspace = Path(folder) / "run"
+        workspace.mkdir()
+        try:
+            leaves |= play(records, recorder, workspace)
+        except VeilsetError as error:
+            leaves["error"] = f"{type(error).__name__}: {error}".replace(str(workspace), "RUN").encode()
+        leaves |= {f"kept {path.name}": path.read_bytes() for path in sorted(workspace.rglob("*")) if path.is_file()}
+    return Trace(recorder=recorder, leaves=leaves)
+
+
+def neighbour_run(play: Play, worlds: Neighbours) -> list[Difference]:
+    """Run `play` without the unit, and with it at each place; list what was not paid for."""
+    first = Recorder()
+    without = trace(play, worlds.records_of(None), first)
+    found: list[Difference] = []
+    for place in worlds.places:
+        present = trace(play, worlds.records_of(place), Recorder(first, worlds.keen))
+        found += [replace(one, what=f"{one.what} (unit {place})") for one in differences(without, present)]
+    return found
+
+
+def session_play(worlds: Neighbours, plan: Plan, spend: Callable[[Session], Mapping[str, bytes] | None]) -> Play:
+    """A run of `spend` on a session of its own; the ledger's lines leave, as a certificate shows them."""
+
+    def play(records: ImageSet, noise: NoiseSource, workspace: Path) -> Mapping[str, bytes]:
+        ledger = MemoryLedger()
+        session = Session(worlds.sealed(records), plan, ledger, noise, workspace=workspace)
+        leaves = dict(spend(session) or {})
+        return leaves | {"ledger": repr(ledger.lines).encode()}
+
+    return play
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourSubject:
+    """Something that a neighbour run tries, and the plan that it claims."""
+
+    name: str
+    plan: Plan
+    play: Play
+    worlds: Neighbours = field(repr=False)
+
+    def finding(self) -> Finding:
+        """The outcome as an audit's finding: an exact statement about this pair of worlds, not an estimate."""
+        found = neighbour_run(self.play, self.worlds)
+        claimed = epsilon_of(self.plan.events, self.plan.budget.delta)
+        worst = max((one.movement for one in found), default=0.0)
+        shown = 0.0
+        if found:
+            shown = UNBOUNDED if math.isinf(worst) else self._priced(worst)
+        return Finding(
+            name=self.name,
+            claimed_epsilon=claimed,
+            lower_bound=min(shown, UNBOUNDED),
+            lower_bound_by_rates=0.0,
+            delta=self.plan.budget.delta,
+            confidence=1.0,
+            runs=1,
+            seconds=0.0,
+        )
+
+    def _priced(self, movement: float) -> float:
+        """The epsilon that the plan has when each of its sums moves so many sensitivities."""
+        closer = [replace(e, noise_multiplier=e.noise_multiplier / movement) for e in self.plan.events]
+        return epsilon_of(closer, self.plan.budget.delta)
