@@ -7,7 +7,9 @@ import pytest
 
 from veilset.audit.game import audit, seeded
 from veilset.audit.mechanisms import mechanism_subject
+from veilset.audit.neighbours import NeighbourSubject
 from veilset.audit.sabotage import SABOTAGES, Sabotage, try_sabotage
+from veilset.audit.sabotage_neighbours import neighbour_sabotages, sound_twin
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "veilset"
 # Seconds each with these runs; the curves of sampled claims take longer and are tried with --nightly.
@@ -29,8 +31,9 @@ def by_name(sabotage: Sabotage) -> str:
     return sabotage.name
 
 
-def test_there_are_fourteen() -> None:
-    assert len({sabotage.name for sabotage in SABOTAGES}) == len(SABOTAGES) == 14
+def test_there_are_thirty() -> None:
+    names = [sabotage.name for sabotage in SABOTAGES] + [subject.name for subject in neighbour_sabotages()]
+    assert len(set(names)) == len(names) == 30
     assert set(QUICK) <= {sabotage.name for sabotage in SABOTAGES}
 
 
@@ -48,6 +51,16 @@ def test_the_slower_ones_are_caught_too(sabotage: Sabotage) -> None:
     assert finding.contradicted, f"{finding.lower_bound:.2f} against a claim of {finding.claimed_epsilon:.2f}"
 
 
+@pytest.mark.parametrize("subject", neighbour_sabotages(), ids=lambda subject: subject.name)
+def test_the_neighbour_run_catches_it(subject: NeighbourSubject) -> None:
+    finding = subject.finding()
+    assert finding.contradicted, f"{finding.lower_bound:.2f} against a claim of {finding.claimed_epsilon:.2f}"
+
+
+def test_the_neighbour_run_lets_the_sound_sum_pass() -> None:
+    assert not sound_twin().finding().contradicted
+
+
 @pytest.mark.parametrize("name", ["gaussian_sum", "dpsgd_step"])
 def test_the_sound_twin_is_not(name: str) -> None:
     finding = audit(mechanism_subject(name, 1.0), runs=200, confidence=1 - 1e-6, make_noise=seeded(0))
@@ -55,7 +68,11 @@ def test_the_sound_twin_is_not(name: str) -> None:
 
 
 def test_nothing_but_the_audit_and_its_command_reaches_them() -> None:
-    allowed = {SOURCE / "audit" / "sabotage.py", SOURCE / "cli" / "audit.py"}
+    allowed = {
+        SOURCE / "audit" / "sabotage.py",
+        SOURCE / "audit" / "sabotage_neighbours.py",
+        SOURCE / "cli" / "audit.py",
+    }
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -101,7 +101,8 @@ class Recorder(NoiseSource):
 
     def release(self, total: torch.Tensor, claim: Claim) -> torch.Tensor:
         """Write the exact sum down; give a noisy one back, in both worlds the same."""
-        self.draws.append(f"release of {tuple(total.shape)}, {claim}")
+        label = claim.event.label if claim.event else "a sum"
+        self.draws.append(f"release of {label}, {tuple(total.shape)}, sensitivity {claim.sensitivity!r}")
         place = len(self.sums)
         self.sums.append(Sum(total=total.numpy().copy(), claim=claim))
         if self._first is not None and place < len(self._first._released):

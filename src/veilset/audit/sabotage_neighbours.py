@@ -1,7 +1,7 @@
 """Holes that were found in this code once, put back: the neighbour run has to catch every one.
 
-Each twin is a small run with a claim. It does one thing that the real code did, or could do, and that no amount of noise
-on the sums makes good. As in sabotage.py, nothing but the audit's command may import them.
+Each twin is a small run with a claim. It does one thing that the real code did, or could do, and that noise on the sums
+does not make good. As in sabotage.py, nothing but the audit's command may import them.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,17 +27,18 @@ _IN_SHARDS = tuple(
 
 def _toys(count: int = 41, *, bright: bool = False) -> Neighbours:
     """Images of random dots; the unit in question is one more of them, or an image that is white all over."""
-    images = np.random.default_rng(7).integers(0, 256, (count, 4, 4, 1), dtype=np.uint8)
+    images = np.random.default_rng(6).integers(0, 256, (count, 4, 4, 1), dtype=np.uint8)
     if bright:
         images[-1] = 255
-    records = ImageSet(images, np.arange(count) % 2, ("0", "1"), may_lack_classes=True)
+    records = ImageSet(images, np.arange(count) % _SHARDS, tuple("0123"), may_lack_classes=True)
     return Neighbours(records=records.subset(np.arange(count - 1)), unit=records.subset(np.array([count - 1])))
 
 
 def _rows(records: ImageSet) -> Tensor:
     """A row of length 1 for each image."""
     rows = torch.from_numpy(records.images.reshape(len(records), -1).astype(np.float64)) + 1
-    return rows / rows.norm(dim=1, keepdim=True)
+    unit: Tensor = rows / rows.norm(dim=1, keepdim=True)
+    return unit
 
 
 def _release(rows: Tensor, noise: NoiseSource, event: Event = _STEP) -> Tensor:
@@ -67,10 +68,11 @@ def augmentation_by_position(
     noise: NoiseSource,
     workspace: Path,  # noqa: ARG001
 ) -> Mapping[str, bytes]:
-    """Images are changed by draws from a published seed, one after the other: a record added shifts all draws."""
+    """Images are turned over by draws from a published seed, one after the other: a record added shifts all draws."""
     coins = torch.Generator().manual_seed(0)
-    rows = _rows(records)
-    _release(rows + torch.randn(rows.shape, generator=coins, dtype=rows.dtype), noise)
+    centred = _rows(records) - 0.25
+    turned = torch.randint(0, 2, (len(records), 1), generator=coins) * 2 - 1
+    _release(centred / centred.norm(dim=1, keepdim=True) * turned, noise)
     return {}
 
 
@@ -96,19 +98,15 @@ def rows_that_see_their_batch(
 
 
 def float_sums(records: ImageSet, noise: NoiseSource, workspace: Path) -> Mapping[str, bytes]:  # noqa: ARG001
-    """Rows added one by one in single precision: what is rounded away depends on who came before."""
-    lengths = np.full(20_000 * len(records), 0.999, dtype=np.float32)
-    lengths[: len(records)] = _rows(records)[:, 0].numpy()
-    summed = np.add.accumulate(lengths, dtype=np.float32)[-1]
-    per_record = float(np.float64(lengths).sum())
-    _release_exactly(torch.tensor([float(summed) - per_record + len(records)]), noise)
-    return {}
-
-
-def _release_exactly(value: Tensor, noise: NoiseSource) -> None:
-    total = GridSum(1, len(value), 1.0)
-    total.add(value.double()[None], torch.zeros(1, dtype=torch.int64))
+    """Sums of single precision in blocks, as matrix products make them: a record shifts who is rounded with whom."""
+    many = np.random.default_rng(0).random(1 << 20)
+    rows = np.concatenate([np.ones(len(records)), many, np.zeros(-len(records) % 4)]).astype(np.float32)
+    blocks = rows.reshape(-1, 4).sum(axis=1, dtype=np.float32)
+    summed = float(np.add.accumulate(blocks, dtype=np.float32)[-1])
+    total = GridSum(1, 1, 1.0)
+    total.add(torch.tensor([[summed]], dtype=torch.float64), torch.zeros(1, dtype=torch.int64))
     total.release(noise, _STEP.noise_multiplier, event=_STEP)
+    return {}
 
 
 def private_images_as_public(
@@ -153,7 +151,7 @@ def padded_to_the_longest(
     workspace: Path,  # noqa: ARG001
 ) -> Mapping[str, bytes]:
     """Shards are padded to the longest, and all draw from one public stream of that shape: one grows, all move."""
-    owner = records.digests()[:, 0] % _SHARDS
+    owner = records.labels % _SHARDS
     longest = int(np.bincount(owner, minlength=_SHARDS).max())
     draws = torch.rand(_SHARDS, longest, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for shard, event in enumerate(_IN_SHARDS):
@@ -173,7 +171,7 @@ def shared_step_size(records: ImageSet, noise: NoiseSource, workspace: Path) -> 
 def warning_from_counts(records: ImageSet, noise: NoiseSource, workspace: Path) -> Mapping[str, bytes]:  # noqa: ARG001
     """A warning about rare classes, from the counts themselves."""
     _release(_rows(records), noise)
-    return {"warnings": f"Class 1 has {int(records.labels.sum())} records.".encode()}
+    return {"warnings": f"Classes have {np.bincount(records.labels).tolist()} records.".encode()}
 
 
 def checkpoint_without_noise(records: ImageSet, noise: NoiseSource, workspace: Path) -> Mapping[str, bytes]:

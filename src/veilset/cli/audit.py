@@ -110,9 +110,14 @@ def _breaches() -> list[str]:
 
 def _sabotages(runs: int | None, confidence: float) -> "list[Finding]":
     from veilset.audit.sabotage import SABOTAGES, try_sabotage
+    from veilset.audit.sabotage_neighbours import neighbour_sabotages
 
-    with RichProgress().task("sabotages", len(SABOTAGES)) as task:
+    exact = neighbour_sabotages()
+    with RichProgress().task("sabotages", len(SABOTAGES) + len(exact)) as task:
         findings = []
+        for subject in exact:
+            findings.append(subject.finding())
+            task.advance()
         for twin in SABOTAGES:
             findings.append(try_sabotage(twin, runs=runs, confidence=confidence))
             task.advance()
@@ -138,7 +143,13 @@ def _explain(console: Console, findings: "list[Finding]", breaches: list[str]) -
 def _show_sabotages(console: Console, findings: "list[Finding]") -> None:
     if not console.as_json:
         rows = [
-            [f.name, f"{f.claimed_epsilon:.3f}", f"{f.lower_bound:.2f}", "caught" if f.contradicted else "NOT caught"]
+            [f.name, f"{f.claimed_epsilon:.3f}", _bound(f), "caught" if f.contradicted else "NOT caught"]
             for f in findings
         ]
         console.table("Sabotages", ["broken twin", "claimed epsilon", "lower bound", "verdict"], rows)
+
+
+def _bound(finding: "Finding") -> str:
+    from veilset.audit.neighbours import UNBOUNDED
+
+    return "no bound" if finding.lower_bound >= UNBOUNDED else f"{finding.lower_bound:.2f}"
