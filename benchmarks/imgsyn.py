@@ -221,7 +221,8 @@ def _made(vault: Vault, job: Job, public: Records | None, place: Path) -> dict[s
     if not costs.exists():
         clock, processor = time.perf_counter(), time.process_time()
         with tempfile.TemporaryDirectory() as folder:
-            run(vault, job, workspace=Path(folder), public=public).save(place)
+            checked = None if public is None else vault.check_public(public)
+            run(vault, job, workspace=Path(folder), public=checked).save(place)
         cost = {
             "seconds": round(time.perf_counter() - clock),
             "cpu_seconds": round(time.process_time() - processor),

@@ -134,7 +134,8 @@ def released(
             seed=seed,
             insecure_seed=seed,  # so that a measurement can be repeated; a release for others never does
         )
-        return run(Vault(private), job, workspace=workspace, public=public)
+        vault = Vault(private)
+        return run(vault, job, workspace=workspace, public=vault.check_public(public))
 
 
 class Judge:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from running import run_with
 
 import veilset as vs
 from veilset.core.errors import BudgetError, InputError, VeilsetError
@@ -89,7 +90,9 @@ def test_the_plan_fits_the_budget(name: str, epsilon: float) -> None:
 def test_a_whole_run(name: str, channels: int, unit: str, tmp_path: Path) -> None:
     """Plan equals ledger, the budget is respected, the release verifies and survives a round trip."""
     vault = Vault(records(channels=channels, groups=unit == "group"), unit=unit)
-    release = run(vault, job(name), workspace=tmp_path / "run", public=public_for(name, channels))
+    public = public_for(name, channels)
+    checked = None if public is None else vault.check_public(public)
+    release = run(vault, job(name), workspace=tmp_path / "run", public=checked)
     assert check_chain(release.certificate.ledger) == list(draw_plan(job(name), vault.facts).events)
     assert release.certificate.epsilon <= 8.0
     assert release.images.shape == (40, 16, 16, channels)
@@ -108,7 +111,7 @@ def test_a_whole_run(name: str, channels: int, unit: str, tmp_path: Path) -> Non
 
 def test_same_noise_same_bytes(name: str, tmp_path: Path) -> None:
     first, second = (
-        run(Vault(records()), job(name, insecure_seed=3), workspace=tmp_path / part, public=public_for(name))
+        run_with(records(), job(name, insecure_seed=3), workspace=tmp_path / part, public=public_for(name))
         for part in ("a", "b")
     )
     assert np.array_equal(first.images, second.images)

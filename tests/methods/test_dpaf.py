@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from running import run_with
 
 from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
@@ -148,7 +149,7 @@ def test_a_public_conv1_needs_public_images_and_costs_nothing(records: ImageSet,
     with pytest.raises(InputError, match="needs public images"):
         run(Vault(records), job(conv1="public"), workspace=tmp_path / "without")
     public = ImageSet(pictures(40, first=300).numpy(), np.arange(40) % 2)
-    release = run(Vault(records), job(conv1="public"), workspace=tmp_path / "with", public=public)
+    release = run_with(records, job(conv1="public"), workspace=tmp_path / "with", public=public)
     assert epsilon_of(check_chain(release.certificate.ledger), default_delta(300)) <= 10
 
 
@@ -252,7 +253,7 @@ def test_pretraining_needs_public_images_and_uses_them(pretrained: str, records:
     with pytest.raises(InputError, match="needs public images"):
         run(Vault(records), wanted, workspace=tmp_path / "without")
     public = ImageSet(pictures(40, first=300).numpy(), np.zeros(40, dtype=np.int64))
-    with_public = run(Vault(records), wanted, workspace=tmp_path / "with", public=public)
+    with_public = run_with(records, wanted, workspace=tmp_path / "with", public=public)
     plain = run(Vault(records), job(steps="2"), workspace=tmp_path / "plain")
     assert not np.array_equal(with_public.images, plain.images)
 

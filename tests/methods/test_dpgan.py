@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from running import run_with
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.data.images import ImageSet
@@ -139,7 +140,7 @@ def test_pretraining_needs_public_images_and_uses_them(records: ImageSet, tmp_pa
     with pytest.raises(InputError, match="needs public images"):
         run(Vault(records), wanted, workspace=tmp_path / "without")
     public = ImageSet(pictures(40, first=300).numpy(), np.zeros(40, dtype=np.int64))
-    with_public = run(Vault(records), wanted, workspace=tmp_path / "with", public=public)
+    with_public = run_with(records, wanted, workspace=tmp_path / "with", public=public)
     plain = run(Vault(records), job(teacher_share="0", steps="2"), workspace=tmp_path / "plain")
     assert not np.array_equal(with_public.images, plain.images)
 

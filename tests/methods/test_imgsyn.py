@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from running import run_with
 
 from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
@@ -86,7 +87,7 @@ def test_the_release_depends_on_private_data_only_through_teacher_and_statistic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same teacher and statistic on other private images, with other labels: the same bytes."""
-    first = run(Vault(records(0)), job(), workspace=tmp_path / "a", public=public())
+    first = run_with(records(0), job(), workspace=tmp_path / "a", public=public())
     weights, description = first.models["teacher"]
     kept = torch.from_numpy(np.load(next((tmp_path / "a").glob("paid-*.npy"))))
     monkeypatch.setattr(imgsyn, "train_teacher", _paying(lambda *_: rebuild_teacher(description, weights)))
@@ -97,7 +98,7 @@ def test_the_release_depends_on_private_data_only_through_teacher_and_statistic(
         return kept
 
     monkeypatch.setattr(Session, "gaussian_sum", statistic)
-    other = run(Vault(records(77)), job(), workspace=tmp_path / "b", public=public())
+    other = run_with(records(77), job(), workspace=tmp_path / "b", public=public())
     assert np.array_equal(first.images, other.images)
     assert np.array_equal(first.soft_labels, other.soft_labels)
 
@@ -151,7 +152,7 @@ def _fixed_teacher() -> object:
 
 
 def test_an_interrupted_alignment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(Vault(records()), job(80, aligned_share="1"), workspace=tmp_path / "whole", public=public())
+    whole = run_with(records(), job(80, aligned_share="1"), workspace=tmp_path / "whole", public=public())
     real, calls = imgsyn.align, []
 
     def failing(*args: object) -> object:
@@ -162,10 +163,10 @@ def test_an_interrupted_alignment_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(imgsyn, "align", failing)
     with pytest.raises(KeyboardInterrupt):
-        run(Vault(records()), job(80, aligned_share="1"), workspace=tmp_path / "cut", public=public())
+        run_with(records(), job(80, aligned_share="1"), workspace=tmp_path / "cut", public=public())
     done = len(calls)
     monkeypatch.setattr(imgsyn, "align", lambda *args: calls.append(1) or real(*args))
-    again = run(Vault(records()), job(80, aligned_share="1"), workspace=tmp_path / "cut", public=public(), resume=True)
+    again = run_with(records(), job(80, aligned_share="1"), workspace=tmp_path / "cut", public=public(), resume=True)
     assert len(calls) - done < 4
     assert np.array_equal(whole.images, again.images)
 
@@ -173,16 +174,14 @@ def test_an_interrupted_alignment_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("start", ["noise", "filtered_noise", "drawn", "public"])
 @pytest.mark.parametrize("by_class", ["true", "false"])
 def test_every_start(start: str, by_class: str, tmp_path: Path) -> None:
-    release = run(
-        Vault(records()), job(20, start=start, by_class=by_class), workspace=tmp_path / "run", public=public()
-    )
+    release = run_with(records(), job(20, start=start, by_class=by_class), workspace=tmp_path / "run", public=public())
     assert release.images.shape == (20, 16, 16, 1)
     assert np.allclose(release.soft_labels.sum(axis=1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize(("setting", "temperature"), [("2", 2), ("0", 4)])
 def test_soft_labels_are_those_of_the_stored_images(setting: str, temperature: float, tmp_path: Path) -> None:
-    release = run(Vault(records()), job(label_temperature=setting), workspace=tmp_path / "run", public=public())
+    release = run_with(records(), job(label_temperature=setting), workspace=tmp_path / "run", public=public())
     weights, description = release.models["teacher"]
     images = torch.from_numpy(release.images.copy()).permute(0, 3, 1, 2).float() / 255
     wanted = (rebuild_teacher(description, weights)(images) / temperature).softmax(dim=1).numpy()
@@ -204,7 +203,7 @@ def test_the_student_named_is_of_the_teachers_kind(teacher: str, student: str | 
 def test_changes_to_images_as_a_recipe(tmp_path: Path) -> None:
     """Each aligned image comes once, and certificate, card and student have what a copy would have been."""
     settings = {"aligned_share": "1", "copies": "4", "augmentation": "recipe"}
-    release = run(Vault(records()), job(20, **settings), workspace=tmp_path / "run", public=public())
+    release = run_with(records(), job(20, **settings), workspace=tmp_path / "run", public=public())
     assert len(list((tmp_path / "run").glob("imgsyn-20-0/*.npy"))) == 2  # batches of 10, none of them copies
     assert student_recipe(release.certificate).augmentation == MILD
     release.save(tmp_path / "release")
@@ -214,7 +213,7 @@ def test_changes_to_images_as_a_recipe(tmp_path: Path) -> None:
 def test_images_can_be_moved_towards_classes_alone(tmp_path: Path) -> None:
     settings = {"feature_weight": "0", "aligned_share": "1", "class_weight": "1", "variation_weight": "0"}
     plain, moved = (
-        run(Vault(records()), job(20, **settings, iterations=n), workspace=tmp_path / n, public=public())
+        run_with(records(), job(20, **settings, iterations=n), workspace=tmp_path / n, public=public())
         for n in ("1", "8")
     )
     assert [event["label"] for event in moved.certificate.header["plan"]] == ["teacher"]
@@ -232,7 +231,7 @@ def test_public_images_are_asked_for_before_anything_is_reserved(setting: dict[s
 
 def test_a_network_teacher_as_in_the_paper(tmp_path: Path) -> None:
     settings = {"teacher": "network", "network": "lenet", "statistics": "channel", "stop": "auto"}
-    release = run(Vault(records()), job(20, **settings), workspace=tmp_path / "run", public=public())
+    release = run_with(records(), job(20, **settings), workspace=tmp_path / "run", public=public())
     assert len(release) == 20
     assert release.models["teacher"][1]["network"] == "lenet"
 
@@ -241,8 +240,8 @@ def test_photographs_of_224_pixels(tmp_path: Path) -> None:
     coins = np.random.default_rng(1)
     images = coins.integers(0, 256, (40, 224, 224, 3), dtype=np.uint8)
     settings = {"iterations": "1", "batch": "6"}
-    release = run(
-        Vault(ImageSet(images[:30], np.arange(30) % 2)),
+    release = run_with(
+        ImageSet(images[:30], np.arange(30) % 2),
         Job(method="imgsyn", epsilon=20.0, delta=1e-3, samples=12, settings=settings),
         workspace=tmp_path / "run",
         public=ImageSet(images[30:], np.arange(10) % 2),

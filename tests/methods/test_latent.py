@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from running import run_with
 from torch import Tensor
 
 from veilset.audit.game import MemoryLedger, Scripted
@@ -254,6 +255,12 @@ def records(count: int = 300) -> ImageSet:
     return ImageSet(strange_images(count), np.arange(count) % 2)
 
 
+def others(count: int = 300) -> ImageSet:
+    """Public images of the same kind; none of `records` is among them."""
+    images = np.random.default_rng(4).integers(0, 256, (count, 16, 16, 1), dtype=np.uint8)
+    return ImageSet(images, np.arange(count) % 2)
+
+
 @pytest.mark.parametrize(("balanced", "share"), [("true", 0.5), ("false", 0.8)])
 def test_classes_are_drawn_alike_or_as_they_are(balanced: str, share: float) -> None:
     """Two classes far apart, four records of the second to one of the first."""
@@ -302,8 +309,8 @@ def test_generators_that_do_not_fit_are_refused_before_anything_is_reserved(tmp_
         ({"generator": file_of(tmp_path), "dimensions": "9"}, "at most 8"),
     ):
         with pytest.raises(InputError, match=message):
-            run(Vault(records(80)), Job(method="latent", epsilon=8.0, settings=settings), workspace=tmp_path / "run",
-                public=records())  # fmt: skip
+            run_with(records(80), Job(method="latent", epsilon=8.0, settings=settings), workspace=tmp_path / "run",
+                public=others())  # fmt: skip
     assert not (tmp_path / "run").exists()
     with pytest.raises(InputError, match="needs public images"):
         run(Vault(records()), Job(method="latent", epsilon=8.0), workspace=tmp_path / "run")
@@ -326,7 +333,7 @@ def test_a_generator_that_holds_private_images_is_refused_before_anything_is_res
 
 def test_few_public_images_leave_fewer_directions_than_were_asked_for(tmp_path: Path) -> None:
     job = Job(method="latent", epsilon=8.0, samples=5, settings={"dimensions": "60"})
-    release = run(Vault(records(300)), job, workspace=tmp_path / "run", public=records(40))
+    release = run_with(records(300), job, workspace=tmp_path / "run", public=others(40))
     assert release.models["generator"][1]["directions"] == 39
 
 
@@ -348,11 +355,11 @@ def test_a_run_that_was_stopped_goes_on_with_its_generator_and_its_paid_sum(
     with monkeypatch.context() as patch:
         patch.setattr(Latent, "sample", stopped)
         with pytest.raises(KeyboardInterrupt):
-            run(Vault(records()), job, workspace=tmp_path / "run", public=records(40))
+            run_with(records(), job, workspace=tmp_path / "run", public=others(40))
     monkeypatch.setattr("veilset.methods.latent.make_generator", None)  # the kept generator must do
-    resumed = run(Vault(records()), job, workspace=tmp_path / "run", public=records(40), resume=True)
+    resumed = run_with(records(), job, workspace=tmp_path / "run", public=others(40), resume=True)
     monkeypatch.undo()
-    whole = run(Vault(records()), job, workspace=tmp_path / "other", public=records(40))
+    whole = run_with(records(), job, workspace=tmp_path / "other", public=others(40))
     assert np.array_equal(resumed.images, whole.images)
 
 
@@ -385,5 +392,5 @@ def test_bad_settings_are_refused(settings: dict[str, str], message: str, monkey
 )
 def test_the_options_run(settings: dict[str, str], tmp_path: Path) -> None:
     job = Job(method="latent", epsilon=8.0, preset="fast", settings={**SMALL, **settings}, samples=20)
-    release = run(Vault(records()), job, workspace=tmp_path / "run", public=records(40))
+    release = run_with(records(), job, workspace=tmp_path / "run", public=others(40))
     assert len(release) == 20

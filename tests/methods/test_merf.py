@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from running import run_with
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.data.images import ImageSet
@@ -117,7 +118,7 @@ def test_paper_preset_reads_once_and_has_no_soft_labels(records: ImageSet, tmp_p
 def test_public_images_of_another_shape_are_refused(records: ImageSet, tmp_path: Path) -> None:
     other = ImageSet(np.zeros((4, 20, 20, 1), dtype=np.uint8), np.array([0, 1, 0, 1]))
     with pytest.raises(InputError, match="Expected public images"):
-        run(Vault(records), job(), workspace=tmp_path / "run", public=other)
+        run_with(records, job(), workspace=tmp_path / "run", public=other)
 
 
 def test_training_goes_on_where_it_stopped(tmp_path: Path) -> None:

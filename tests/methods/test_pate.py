@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from running import run_with
 
 from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
@@ -87,7 +88,7 @@ def test_confident_run(records: ImageSet, tmp_path: Path) -> None:
 def test_too_few_public_images(records: ImageSet, tmp_path: Path) -> None:
     public = ImageSet(np.zeros((3, 16, 16, 1), dtype=np.uint8), np.array([0, 1, 0]))
     with pytest.raises(InputError, match="images to vote on, got 3"):
-        run(Vault(records), job(), workspace=tmp_path / "run", public=public)
+        run_with(records, job(), workspace=tmp_path / "run", public=public)
 
 
 @pytest.mark.parametrize(

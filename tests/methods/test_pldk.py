@@ -5,14 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from running import run_with
 
 from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
 from veilset.methods.pldk import Pldk, PldkConfig
-from veilset.pipeline.synthesize import Job, run
+from veilset.pipeline.synthesize import Job
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
-from veilset.privacy.vault import PublicFacts, Vault
+from veilset.privacy.vault import PublicFacts
 from veilset.release.verify import verify_release
 
 TINY = {
@@ -30,7 +31,7 @@ def records(count: int = 200) -> ImageSet:
 def make(tmp_path: Path, name: str = "run", public: ImageSet | None = None, **options: Any) -> Any:
     settings = TINY | options.pop("settings", {})
     job = Job(method="pldk", epsilon=8.0, delta=1e-5, preset="fast", settings=settings, **options)
-    return run(Vault(records()), job, workspace=tmp_path / name, public=public)
+    return run_with(records(), job, workspace=tmp_path / name, public=public)
 
 
 @pytest.mark.parametrize("experts", [1, 3])

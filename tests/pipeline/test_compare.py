@@ -1,13 +1,15 @@
 """Suites: read strictly, resumed without doing a cell twice, failures kept apart, tables with published numbers."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from veilset.core.errors import InputError
 from veilset.methods import METHODS
+from veilset.pipeline.cell import measure
 from veilset.pipeline.compare import RESULTS, CellError, compare, read_lines, run_cell
-from veilset.pipeline.suite import Cell, cell_from, cells, data_folder, located, read_suite
+from veilset.pipeline.suite import Cell, Dataset, cell_from, cells, data_folder, located, read_suite
 from veilset.report.comparison import html, markdown, plots_of, rows_of
 from veilset.report.published import published, published_for
 
@@ -95,6 +97,13 @@ def test_a_failed_cell_is_told_and_tried_again(suite, tmp_path):
 def test_a_cell_in_its_own_process_says_why_it_failed(suite, tmp_path):
     with pytest.raises(CellError, match=r"digits\.npz"):
         run_cell(cells(suite)[0], tmp_path)
+
+
+def test_a_cell_refuses_private_images_as_public_ones(suite, tmp_path):
+    digits = "builtin:mnist5k:train"
+    dataset = Dataset(name="digits", train=digits, test="builtin:mnist5k:test", public=digits, limit=100)
+    with pytest.raises(InputError, match="public images coincide with private ones"):
+        measure(replace(cells(suite)[0], dataset=dataset), tmp_path)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.privacy.vault import PublicFacts, Vault, describe
+from veilset.privacy.vault import Public, PublicFacts, Vault, describe
 
 
 @pytest.fixture
@@ -69,3 +69,32 @@ def test_the_records_die_with_the_vault(records: Callable[..., Any]) -> None:
     del vault
     gc.collect()
     assert len(_CONTENTS) == before
+
+
+def test_only_the_check_makes_public_images(vault: Vault, records: Callable[..., Any]) -> None:
+    others = records(seed=9)
+    public = vault.check_public(others)
+    assert public.is_for(vault)
+    assert vault.check_public(public) is public
+    assert (len(public), public.shape, public.class_names) == (60, (4, 4, 1), others.class_names)
+    np.testing.assert_array_equal(public.read(np.array([3])), others.read(np.array([3])))
+    for token in (None, True, object()):
+        with pytest.raises(VeilsetError, match=r"made by vault.check_public"):
+            Public(records(), vault, token)
+    with pytest.raises(VeilsetError, match="cannot be pickled"):
+        copy.copy(public)
+
+
+def test_public_images_of_one_vault_are_compared_again_for_another(vault: Vault, records: Callable[..., Any]) -> None:
+    others = records(seed=9)
+    public = vault.check_public(others)
+    assert not public.is_for(Vault(records()))
+    with pytest.raises(InputError, match="60 of 60 public images coincide"):
+        Vault(others).check_public(public)
+
+
+def test_a_vault_is_not_public(vault: Vault, records: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match="60 of 60 public images coincide"):
+        vault.check_public(records())
+    with pytest.raises(InputError, match="Expected public images as from open_images, got Vault"):
+        vault.check_public(vault)  # type: ignore[arg-type]

@@ -136,7 +136,7 @@ def method_subjects(name: str, epsilon: float) -> list[Subject]:
 def _subject(name: str, epsilon: float, entry: MethodAudit) -> Subject:
     worlds = strange_records(entry.records, entry.declared)
     method = METHODS.get(name).configure("fast", entry.settings)
-    public = public_images() if method.needs_public else None
+    public = worlds.vault(present=True).check_public(public_images()) if method.needs_public else None
 
     def spend(session: Session) -> None:
         method.fit(session, public, Context())

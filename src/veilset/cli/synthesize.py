@@ -130,8 +130,8 @@ def synthesize(
     shared = None
     if public is not None:
         height, width, depth = vault.facts.shape
-        shared = open_images(public, size=height if height == width else None, channels=depth, progress=progress)
-        vault.refuse_overlap(shared)
+        images = open_images(public, size=height if height == width else None, channels=depth, progress=progress)
+        shared = vault.check_public(images, progress)
     book = Account(account or default_account(vault))
     workspace = out.with_name(f"{out.name}.veilset-run")
     try:

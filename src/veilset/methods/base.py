@@ -18,7 +18,7 @@ from veilset.core.records import Images, Labels, Records
 from veilset.core.registry import unknown_name
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Plan
-from veilset.privacy.vault import PublicFacts
+from veilset.privacy.vault import Public, PublicFacts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,7 +112,10 @@ class Method(ABC):
         return self.needs_public
 
     def public_pictures(self) -> Records | None:
-        """Public images that a file of the settings brings along; a run refuses private ones among them."""
+        """Public images that a file of the settings brings along; a run refuses private ones among them.
+
+        A method that has any reads its file once, so that `fit` uses what was compared.
+        """
         return None
 
     @abstractmethod
@@ -120,7 +123,7 @@ class Method(ABC):
         """The events that `fit` will spend. Sees public facts only."""
 
     @abstractmethod
-    def fit(self, session: "Session", public: Records | None, context: Context) -> None:
+    def fit(self, session: "Session", public: Public | None, context: Context) -> None:
         """Spend the plan through the session's mechanisms; everything else is post-processing."""
 
     @abstractmethod

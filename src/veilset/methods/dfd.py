@@ -23,14 +23,13 @@ from typing import Any, ClassVar, Literal, get_args
 from torch import nn
 
 from veilset.core.errors import InputError
-from veilset.core.records import Records
 from veilset.methods.base import Config, Context
 from veilset.methods.distilled import FAST, STATISTICS, DistilledMethod, begin_training, noise_alone
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
-from veilset.privacy.vault import PublicFacts
+from veilset.privacy.vault import Public, PublicFacts
 from veilset.training.class_statistics import code_rows, require_square
 from veilset.training.data_free import DataFreeTraining
 from veilset.training.data_free_config import DataFreeConfig
@@ -125,7 +124,7 @@ class Dfd(DistilledMethod):
             facts={"steps of the loop, which cost nothing": self.config.steps},
         )
 
-    def fit(self, session: Session, public: Records | None, context: Context) -> None:  # noqa: ARG002
+    def fit(self, session: Session, public: Public | None, context: Context) -> None:  # noqa: ARG002
         """Read the statistics and make a teacher; then the paper's loop, which sees nothing else."""
         training = begin_training(session, self.config, context)
         training.run(lambda: self._guide(session, training, context), context.workspace, context.progress)

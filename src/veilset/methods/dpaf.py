@@ -30,7 +30,7 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import ClippedSum, GradientSteps, Session
 from veilset.privacy.sharing import Part, share_budget
-from veilset.privacy.vault import PublicFacts
+from veilset.privacy.vault import Public, PublicFacts
 from veilset.training.aggregated import (
     NoisyMeans,
     class_means,
@@ -132,7 +132,7 @@ class Dpaf(AdversarialMethod):
         }
         return Plan(budget=budget, events=tuple(events), facts=shown)
 
-    def fit(self, session: Session, public: Records | None, context: Context) -> None:
+    def fit(self, session: Session, public: Public | None, context: Context) -> None:
         """conv1 first; then, in the order of Algorithm 1, aggregate, conv3* and FC*, conv2*, generator."""
         facts, config = session.facts, self.config
         critic = _build(config, facts, context.seed).to(context.device)

@@ -33,7 +33,7 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.sharing import Part, share_budget
-from veilset.privacy.vault import PublicFacts
+from veilset.privacy.vault import Public, PublicFacts
 from veilset.training.class_statistics import public_embedding, require_square
 from veilset.training.dpsgd import ClippedGradients, sampling_rate_for
 from veilset.training.dpsgd.trainer import to_inputs
@@ -194,7 +194,7 @@ class Dpgan(AdversarialMethod):
         events = share_budget(budget, parts)
         return Plan(budget=budget, events=tuple(events), facts=self._plan_facts(events[-1], facts))
 
-    def fit(self, session: Session, public: Records | None, context: Context) -> None:
+    def fit(self, session: Session, public: Public | None, context: Context) -> None:
         """Train the classifier, then critic and generator in turn."""
         facts, config = session.facts, self.config
         teacher = train_labels(session, context) if config.teacher_share else None

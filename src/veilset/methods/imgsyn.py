@@ -22,14 +22,14 @@ from torch import Tensor
 from veilset.core.errors import InputError
 from veilset.core.progress import track
 from veilset.core.randomness import derive_seed, numpy_generator, torch_generator
-from veilset.core.records import Images, Records
+from veilset.core.records import Images
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
 from veilset.methods.baselines.merf import Merf, MerfConfig
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
-from veilset.privacy.vault import PublicFacts
+from veilset.privacy.vault import Public, PublicFacts
 from veilset.training.alignment import AlignConfig, KeptBatches, align, in_parallel, turning_point
 from veilset.training.augment import MILD, augment
 from veilset.training.memory import giving_back
@@ -188,7 +188,7 @@ class Imgsyn(Method):
             shown["noise of a mean, in lengths of a row"] = after[0].noise_multiplier / facts.units
         return Plan(budget=budget, events=(*before, teacher, *after), facts=shown)
 
-    def fit(self, session: Session, public: Records | None, context: Context) -> None:
+    def fit(self, session: Session, public: Public | None, context: Context) -> None:
         """Section 4.1: the teacher and the statistic. Everything after them is post-processing."""
         facts, config = session.facts, self.config
         # 0. Starting images: public ones, or those of a DP generator of the same vault.

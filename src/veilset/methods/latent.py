@@ -16,7 +16,7 @@ events one Gaussian each, un-subsampled; assumes that generator, search and coor
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -37,7 +37,7 @@ from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
-from veilset.privacy.vault import PublicFacts
+from veilset.privacy.vault import Public, PublicFacts
 from veilset.training.latent_distance import DistanceName, require_distance
 from veilset.training.latent_draws import ClassLatents
 from veilset.training.latent_fit import Discriminant, MomentRows, Repair, Restore, Seen, direction_count
@@ -174,10 +174,14 @@ class Latent(Method):
 
     def public_pictures(self) -> Records | None:
         """Those that a given eigen generator holds."""
-        generator = load_generator(Path(self.config.generator)) if self.config.generator else None
-        if not isinstance(generator, EigenGenerator):
+        if not self.config.generator or not isinstance(self._given, EigenGenerator):
             return None
-        return ImageSet(generator.kept_pictures(), np.zeros(generator.pictures, dtype=np.int64))
+        return ImageSet(self._given.kept_pictures(), np.zeros(self._given.pictures, dtype=np.int64))
+
+    @cached_property
+    def _given(self) -> LatentGenerator:
+        """The generator of the settings, read once: what a run compares with the vault is what it uses."""
+        return load_generator(Path(self.config.generator))
 
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
         """One Gaussian for the moments, each round of a mixture, and the histogram for a private clip norm."""
@@ -197,7 +201,7 @@ class Latent(Method):
         size = self._directions(facts, noise / math.sqrt(moments), latent_size)
         return Plan(budget=budget, events=tuple(events(noise)), facts={"directions estimated": size, "of": latent_size})
 
-    def fit(self, session: Session, public: Records | None, context: Context) -> None:
+    def fit(self, session: Session, public: Public | None, context: Context) -> None:
         """Find latents inside the sum, and read Gaussians off its noisy result."""
         facts, noise = session.facts, session.planned(_MOMENTS).noise_multiplier
         # 0. The public generator, its coordinates, and a search that was trained on its samples.
@@ -342,7 +346,7 @@ class Latent(Method):
 
     def _generator_for(self, facts: PublicFacts, public: Records | None, context: Context) -> LatentGenerator:
         if self.config.generator:
-            return load_generator(Path(self.config.generator)).to(context.device)
+            return self._given.to(context.device)
         kept = _kept(context, _GENERATOR)
         if kept is not None and kept.exists():
             return load_generator(kept).to(context.device)

@@ -32,7 +32,7 @@ from veilset.models.embeddings import ImageEmbedding
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
-from veilset.privacy.vault import PublicFacts
+from veilset.privacy.vault import Public, PublicFacts
 from veilset.training.class_statistics import as_floats, code_rows, require_square
 from veilset.training.data_free_config import DataFreeConfig
 from veilset.training.shard_teachers import (
@@ -122,7 +122,7 @@ class Pate(DistilledMethod):
             facts={"teachers": teachers, "answered queries": queries, "noise on a count of votes": deviation},
         )
 
-    def fit(self, session: Session, public: Records | None, context: Context) -> None:
+    def fit(self, session: Session, public: Public | None, context: Context) -> None:
         """Read the statistics, make queries, let the teachers vote; then distil what they said."""
         facts = session.facts
         training = begin_training(session, self.config, context)

@@ -29,7 +29,7 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.sharing import Part, share_budget
-from veilset.privacy.vault import PublicFacts
+from veilset.privacy.vault import Public, PublicFacts
 from veilset.release.format import load_release
 from veilset.release.layout import CERTIFICATE
 from veilset.training.augment import MILD
@@ -192,7 +192,7 @@ class Pldk(Method):
         images = config.images_per_class * facts.classes
         return Plan(budget=budget, events=tuple(events), facts={"distilled images": images})
 
-    def fit(self, session: Session, public: Records | None, context: Context) -> None:
+    def fit(self, session: Session, public: Public | None, context: Context) -> None:
         """Train experts and teacher, distil images, label them, train the student."""
         config, facts = self.config, session.facts
         self._facts = facts

@@ -27,7 +27,6 @@ from torch.nn import functional
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.randomness import derive_seed, torch_generator
-from veilset.core.records import Records
 from veilset.methods.adversarial import AdversarialMethod
 from veilset.methods.base import Config, Context
 from veilset.models.critics import build_critic
@@ -37,7 +36,7 @@ from veilset.privacy.critics import Critics, Query
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.sharing import Part, share_budget
-from veilset.privacy.vault import PublicFacts
+from veilset.privacy.vault import Public, PublicFacts
 from veilset.training.class_statistics import require_square
 from veilset.training.gan import GeneratorTraining
 from veilset.training.gan_release import FittedGenerator, plan_labels, train_labels
@@ -198,7 +197,7 @@ class SanitizedGan(AdversarialMethod):
             },
         )
 
-    def fit(self, session: Session, public: Records | None, context: Context) -> None:  # noqa: ARG002
+    def fit(self, session: Session, public: Public | None, context: Context) -> None:  # noqa: ARG002
         """Let the critics learn and answer, and the generator follow their noised answers."""
         rounds = self.begin(session.facts, context)
         if self.as_published:

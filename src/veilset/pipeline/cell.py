@@ -40,7 +40,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
     public = None
     if dataset.public is not None and cell.entrant.public:
         height, _, channels = vault.facts.shape
-        public = open_images(located(dataset.public, folder), size=height, channels=channels)
+        public = vault.check_public(open_images(located(dataset.public, folder), size=height, channels=channels))
     job = Job(
         method=cell.entrant.method,
         epsilon=cell.epsilon,

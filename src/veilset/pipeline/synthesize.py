@@ -25,7 +25,7 @@ from veilset.privacy.account import Account
 from veilset.privacy.budget import Budget, default_delta
 from veilset.privacy.events import Plan
 from veilset.privacy.ledger import Ledger
-from veilset.privacy.vault import PublicFacts, Vault
+from veilset.privacy.vault import Public, PublicFacts, Vault
 from veilset.release.certifying import certify
 from veilset.release.format import Release
 
@@ -74,7 +74,7 @@ def run(
     job: Job,
     *,
     workspace: Path,
-    public: Records | None = None,
+    public: Public | None = None,
     account: Account | None = None,
     resume: bool = False,
     progress: Progress = SILENT,
@@ -89,13 +89,17 @@ def run(
     from veilset.training.threads import set_thread_count
 
     method = method_of(job)
+    if public is not None and not (type(public) is Public and public.is_for(vault)):
+        raise InputError(
+            "Expected public images that were compared with this vault. Pass public=vault.check_public(images)."
+        )
     if public is None and method.requires_public():
         raise InputError(
             f"{job.method} with these settings needs public images. Pass --public, for example --public builtin:photos."
         )
     within = method.public_pictures()
     if within is not None:
-        vault.refuse_overlap(within)
+        vault.check_public(within)
     join_if_launched(job.device)
     rank, size = rank_and_size()
     if size == 1:
@@ -143,26 +147,24 @@ def synthesize(
     *,
     method: str,
     budget: Budget,
-    public: Records | None = None,
+    public: Records | Public | None = None,
     account: Account | None = None,
     progress: Progress = SILENT,
     **options: Any,
 ) -> Release:
     """Make a release of `vault` in memory; save it with `release.save(path)`. `options` are the fields of `Job`."""
-    if public is not None:
-        public = _in_shape(public, vault.facts)
-        vault.refuse_overlap(public)
+    shared = None if public is None else vault.check_public(_in_shape(public, vault.facts), progress)
     try:
         job = Job(method=method, epsilon=budget.epsilon, delta=budget.delta, **options)
     except TypeError as error:
         raise InputError(f"{error}. Options: {', '.join(f.name for f in dataclasses.fields(Job))}.") from error
     workspace = state_directory() / "runs" / uuid.uuid4().hex
-    release = run(vault, job, workspace=workspace, public=public, account=account, progress=progress)
+    release = run(vault, job, workspace=workspace, public=shared, account=account, progress=progress)
     shutil.rmtree(workspace)
     return release
 
 
-def _in_shape(public: Records, facts: PublicFacts) -> Records:
+def _in_shape(public: Records | Public, facts: PublicFacts) -> Records | Public:
     """Public images in memory, brought to the size and colours of the private ones."""
     height, width, channels = facts.shape
     if isinstance(public, ImageSet) and tuple(public.shape) != facts.shape and height == width:

@@ -8,13 +8,14 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, NoReturn
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.core.records import Images, Labels, Records, Rows
+from veilset.core.progress import SILENT, Progress
+from veilset.core.records import Groups, Images, Labels, Records, Rows
 from veilset.core.registry import resolve
 
 Unit = Literal["record", "group"]
@@ -84,6 +85,7 @@ class UnitRows:
 
 # Rows live here and not on the object, so that vars(), repr(), copy and debuggers' views of a vault show none.
 _CONTENTS: "WeakKeyDictionary[Vault, UnitRows]" = WeakKeyDictionary()
+_PASSED = object()  # what only `check_public` can show
 
 
 class Vault:
@@ -117,12 +119,19 @@ class Vault:
         records = resolve(_OPENER)(source, groups=groups, **options)
         return cls(records, unit=unit or ("record" if records.groups is None else "group"))
 
-    def refuse_overlap(self, public: Records) -> None:
-        """Raise when `public` contains private images, exactly or nearly: they would be released without noise.
+    def check_public(self, records: "Records | Public", progress: Progress = SILENT) -> "Public":
+        """These images as public ones; raises where private images are among them, exactly or nearly.
 
         Privacy: tells the custodian yes or no and how many; nothing of it reaches a release.
         """
-        resolve(_OVERLAP)(_CONTENTS[self].records, public)
+        if type(records) is Public:
+            if records.is_for(self):
+                return records
+            records = records._records
+        elif not isinstance(getattr(records, "labels", None), np.ndarray):
+            raise InputError(f"Expected public images as from open_images, got {type(records).__name__}.")
+        resolve(_OVERLAP)(_CONTENTS[self].records, records, progress)
+        return Public(records, self, _PASSED)
 
     def fingerprint(self) -> str:
         """A hash of all units, to know that a resumed run has the same data. It stays with the custodian."""
@@ -164,6 +173,62 @@ class Vault:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"A vault has no {name!r}. Private rows leave it only through a session's mechanisms.")
+
+
+class Public:
+    """Public images that were compared with one vault and hold none of its own; otherwise like other `Records`.
+
+    Only `Vault.check_public` makes one, so code that asks for this type gets no images that nobody compared.
+    """
+
+    __slots__ = ("_records", "_vault")
+
+    def __init__(self, records: Records, vault: Vault, token: object) -> None:
+        if token is not _PASSED:
+            raise VeilsetError("Public images are made by vault.check_public(images), which compares them first.")
+        self._records = records
+        self._vault = ref(vault)
+
+    def is_for(self, vault: Vault) -> bool:
+        """Whether it was this vault, the very object, that the images were compared with."""
+        return self._vault() is vault
+
+    def __len__(self) -> int:
+        return len(self._records.labels)
+
+    def __repr__(self) -> str:
+        return f"Public({self._records!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise VeilsetError("Public images cannot be pickled: the check holds for the vault of this process.")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of every image."""
+        return self._records.shape
+
+    @property
+    def labels(self) -> Labels:
+        """The class of each image, 0..K-1."""
+        return self._records.labels
+
+    @property
+    def groups(self) -> Groups | None:
+        """To whom each image belongs, where the source says so."""
+        return self._records.groups
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One name for each class."""
+        return self._records.class_names
+
+    def read(self, rows: Rows) -> Images:
+        """The images of these rows."""
+        return self._records.read(rows)
+
+    def digests(self) -> NDArray[np.uint8]:
+        """(N, 32) SHA-256 of each record's own pixels and label."""
+        return self._records.digests()
 
 
 def contents_of(vault: Vault) -> UnitRows:

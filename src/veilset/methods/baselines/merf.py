@@ -37,7 +37,7 @@ from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
-from veilset.privacy.vault import PublicFacts
+from veilset.privacy.vault import Public, PublicFacts
 from veilset.training.recipe import WeightAverage
 
 _CLASS_SUMS = "class embeddings"
@@ -142,7 +142,7 @@ class Merf(Method):
             budget=budget, events=tuple(spent), facts={"length of the noise on a class mean of length < 1": length}
         )
 
-    def fit(self, session: Session, public: Records | None, context: Context) -> None:
+    def fit(self, session: Session, public: Public | None, context: Context) -> None:
         """Sum the features of the private images, then train the generator on the noisy sums."""
         facts, noise = session.facts, session.planned(_CLASS_SUMS).noise_multiplier
         # 1. Fix the features from public pictures and the seed.
