@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from veilset.core.errors import InputError
-from veilset.training.augment import MILD, NO_AUGMENTATION, AugmentConfig, augment
+from veilset.training.augment import MILD, NO_AUGMENTATION, AugmentConfig, _Own, augment, augment_width
 
 
 def generator(seed=0):
@@ -106,3 +106,30 @@ def test_noise_has_at_most_its_deviation():
 def test_bad_settings_are_named(name, value):
     with pytest.raises(InputError, match=f"Expected {name} between"):
         AugmentConfig(**{name: value})
+
+
+def test_images_that_bring_their_own_numbers_do_not_change_with_their_company() -> None:
+    config = AugmentConfig(erase=0.5, noise=0.2, flip=True)
+    images = torch.rand(9, 3, 8, 8)
+    numbers = torch.rand(9, augment_width(config, (3, 8, 8)), dtype=torch.float64)
+    together = augment(images, config, numbers)
+    assert torch.equal(together[1:], augment(images[1:], config, numbers[1:]))
+    assert not torch.equal(together, images)
+    assert float(together.min()) >= 0
+
+
+@pytest.mark.parametrize("config", [MILD, NO_AUGMENTATION, AugmentConfig(noise=0.0, flip=True), only(noise=0.1)])
+def test_every_number_that_an_image_brings_is_used(config) -> None:
+    drawn = _Own(torch.rand(4, augment_width(config, (1, 2, 2)), dtype=torch.float64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("veilset.training.augment._Own", lambda _: drawn)
+        augment(torch.rand(4, 1, 2, 2), config, torch.zeros(0))
+    assert drawn._next == drawn._numbers.shape[1]
+
+
+def test_normal_numbers_from_uniform_ones() -> None:
+    drawn = _Own(torch.rand(1, 100_000, dtype=torch.float64, generator=generator()))
+    normals = drawn.normals(torch.Size((1, 100_000)))
+    assert float(normals.mean()) == pytest.approx(0, abs=0.015)
+    assert float(normals.std()) == pytest.approx(1, abs=0.01)
+    assert bool(torch.isfinite(_Own(torch.tensor([[0.0, 1.0]])).normals(torch.Size((1, 2)))).all())

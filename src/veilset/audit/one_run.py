@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from veilset.audit.game import Finding, MakeNoise, MemoryLedger
-from veilset.core.errors import InputError
+from veilset.core.errors import InputError, VeilsetError
 from veilset.core.randomness import numpy_generator
 from veilset.data.images import ImageSet
 from veilset.methods.base import Context
@@ -131,8 +131,10 @@ class _WatchedSteps(GradientSteps):
         self._inputs, self._labels = inputs, labels
         self._precision, self._evidence = precision, evidence
 
-    def step(self, clipped_sum: ClippedSum) -> list[Tensor]:
+    def step(self, clipped_sum: ClippedSum, *, draws: int = 0) -> list[Tensor]:
         """The real step, seen."""
+        if draws:
+            raise VeilsetError("Expected steps without random numbers of their own: a canary's row must be one row.")
         rows = [_flat(clipped_sum(self._inputs[[i]], self._labels[[i]])) for i in range(len(self._labels))]
         released = super().step(clipped_sum)
         gradients = torch.stack(rows) * self.event.sampling_rate

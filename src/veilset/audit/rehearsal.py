@@ -227,16 +227,16 @@ class _RehearsedSteps(GradientSteps):
         self.__dict__ = real.__dict__
         self._rehearsal, self._of = rehearsal, of
 
-    def step(self, clipped_sum: ClippedSum) -> list[torch.Tensor]:
+    def step(self, clipped_sum: ClippedSum, *, draws: int = 0) -> list[torch.Tensor]:
         """One noisy sum, rehearsed first."""
 
         def opened(session: Session, times: int) -> Take:
             steps = self._of(session, times)
-            return lambda: torch.cat([part.flatten() for part in steps.step(clipped_sum)])
+            return lambda: torch.cat([part.flatten() for part in steps.step(clipped_sum, draws=draws)])
 
         spread = self.event.noise_multiplier * self.clip_norm
         self._rehearsal._rehearse(_Private(event=self.event, spread=spread, open=opened, steps=True))
-        released = super().step(clipped_sum)
+        released = super().step(clipped_sum, draws=draws)
         if self.steps_left == 0:
             self._rehearsal._stop_when_spent()
         return released

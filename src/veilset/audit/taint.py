@@ -158,14 +158,14 @@ class _TaintedSteps(GradientSteps):
     def __init__(self, real: GradientSteps) -> None:
         self.__dict__ = real.__dict__
 
-    def step(self, clipped_sum: ClippedSum) -> list[Tensor]:
+    def step(self, clipped_sum: ClippedSum, *, draws: int = 0) -> list[Tensor]:
         """The real step, with a sealed batch."""
 
-        def sealing(images: Tensor, labels: Tensor) -> list[Tensor]:
-            return [_unsealed(total) for total in clipped_sum(seal(images), seal(labels))]
+        def sealing(*batch: Tensor) -> list[Tensor]:
+            return [_unsealed(total) for total in clipped_sum(*map(seal, batch))]
 
         with private_call():
-            released = super().step(sealing)
+            released = super().step(sealing, draws=draws)
         if self.steps_left == 0:  # looking through all objects at every step would take longer than the training
             _require_nothing_left()
         return released

@@ -17,16 +17,21 @@ from veilset.privacy.distributed import add_over_processes, from_first, rank_and
 from veilset.privacy.events import Event
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.purse import Purse
-from veilset.privacy.sampling import Units, one_row_each, poisson_sample
+from veilset.privacy.sampling import Units, one_row_each, owners_of, poisson_sample
+from veilset.privacy.shapes import filled
 from veilset.privacy.vault import UnitRows
 
 PerImage = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """uint8 images (b, H, W, C) and labels (b,) -> one row of numbers per image (b, d)."""
 
-ClippedSum = Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor]]
-"""uint8 images (b, H, W, C) or feature rows, and labels (b,) -> sums in which each counts at most the clip norm."""
+ClippedSum = Callable[..., Sequence[torch.Tensor]]
+"""uint8 images (b, H, W, C) or feature rows, and labels (b,) -> sums in which each counts at most the clip norm.
 
-_READ_AT_ONCE = 500
+A callback that draws at random takes a third argument, (b, draws) numbers in [0, 1): each row belongs to its unit. It
+must draw in no other way, because numbers drawn by position shift for all units when there is one more.
+"""
+
+_READ_AT_ONCE = 100
 
 
 class GradientSteps:
@@ -54,8 +59,11 @@ class GradientSteps:
         self._own: Units = units[rank::size]
         self._cache: tuple[torch.Tensor, np.ndarray] | None = None
 
-    def step(self, clipped_sum: ClippedSum) -> list[torch.Tensor]:
-        """One noisy sum over a fresh Poisson sample. An empty sample is a batch of zero images."""
+    def step(self, clipped_sum: ClippedSum, *, draws: int = 0) -> list[torch.Tensor]:
+        """One noisy sum over a fresh Poisson sample. An empty sample is a batch of zero images.
+
+        With `draws`, the callback gets so many random numbers for each unit as its third argument.
+        """
         if self._left_in_lease == 0:
             self._left_in_lease = min(self.lease_size, self.steps_left)
             if self._left_in_lease == 0:
@@ -64,7 +72,10 @@ class GradientSteps:
         self._left_in_lease -= 1
         self.steps_left -= 1
         sampled = poisson_sample(self._rows, self._own, self.event.sampling_rate, self._noise)
-        sums = clipped_sum(*self._read(one_row_each(self._rows, sampled, self._noise)))
+        batch = self._read(one_row_each(self._rows, sampled, self._noise))
+        if draws:
+            batch += (self._noise.uniforms(len(sampled), draws, owners_of(self._rows, sampled)),)
+        sums = clipped_sum(*batch)
         spread = self.event.noise_multiplier * self.clip_norm
         totals = [add_over_processes(total.detach()) for total in sums]
         return [from_first(self._noise.noisy(total, spread)) for total in totals]
@@ -82,7 +93,7 @@ class GradientSteps:
         """The last state that an earlier part of this run kept; every process gets that of rank 0."""
         return self._purse.kept_state(self.event)
 
-    def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, ...]:
         if self._features is None:
             return self._from_vault(rows)
         if self._cache is None:
@@ -101,15 +112,16 @@ class GradientSteps:
         places = np.full(total, -1)
         places[own] = np.arange(len(own))
         if not len(own):  # an empty shard looks like any other: no rows of the right width
-            black = torch.zeros(1, *self._rows.records.shape, dtype=torch.uint8)
-            return features(black, torch.zeros(1, dtype=torch.int64))[:0].float(), places
+            black = torch.zeros(_READ_AT_ONCE, *self._rows.records.shape, dtype=torch.uint8)
+            return features(black, torch.zeros(_READ_AT_ONCE, dtype=torch.int64))[:0].float(), places
         parts = []
         # How many units a shard holds is private, and how many images groups hold: only all records show progress.
         progress = self._progress if len(own) == total == self._rows.count else SILENT
         with progress.task(f"features for {self.event.label}", len(own)) as task:
             for start in range(0, len(own), _READ_AT_ONCE):
                 rows = own[start : start + _READ_AT_ONCE]
-                parts.append(features(*self._from_vault(rows)).float())
+                images, labels = (filled(side, _READ_AT_ONCE) for side in self._from_vault(rows))
+                parts.append(features(images, labels).float()[: len(rows)])
                 task.advance(len(rows))
         return torch.cat(parts), places
 

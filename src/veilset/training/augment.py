@@ -1,4 +1,7 @@
-"""Augmentation of a whole batch at once, from its own random stream.
+"""Augmentation of a whole batch at once, from its own random stream or from numbers that each image brings.
+
+Inside a private step a stream would be a leak: one image more, and every other image would get other numbers. There
+each image comes with its own uniform numbers (`augment_width` says how many), drawn by the session.
 
 The images are floats in [0, 1], (batch, channels, height, width); so are the results. Flips are off unless asked for:
 a mirrored 2 or left lung is another thing.
@@ -56,39 +59,90 @@ NO_AUGMENTATION = AugmentConfig(
 )
 
 
-def augment(images: Tensor, config: AugmentConfig, generator: torch.Generator) -> Tensor:
-    """A changed copy of each image; the generator must live on the images' device."""
+class _Stream:
+    """Numbers from a generator, in the order of the images."""
+
+    def __init__(self, generator: torch.Generator, images: Tensor) -> None:
+        self._generator, self._count, self._device = generator, len(images), images.device
+
+    def uniforms(self, width: int) -> Tensor:
+        """(width, count) in [0, 1)."""
+        return torch.rand(width, self._count, generator=self._generator, device=self._device)
+
+    def normals(self, shape: torch.Size) -> Tensor:
+        """One for each pixel."""
+        return torch.randn(shape, generator=self._generator, device=self._device)
+
+
+class _Own:
+    """Numbers that the images brought: (count, width) uniform ones, taken column after column."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._numbers, self._next = numbers, 0
+
+    def uniforms(self, width: int) -> Tensor:
+        """(width, count) in [0, 1]."""
+        return self._take(width).t().float()
+
+    def normals(self, shape: torch.Size) -> Tensor:
+        """One for each pixel, by the inverse of the normal distribution function."""
+        width = math.prod(shape[1:])
+        found: Tensor = torch.special.ndtri(self._take(width).double().clamp(2.0**-54, 1 - 2.0**-53))
+        return found.float().view(shape)
+
+    def _take(self, width: int) -> Tensor:
+        self._next += width
+        return self._numbers[:, self._next - width : self._next]
+
+
+def augment_width(config: AugmentConfig, shape: tuple[int, ...]) -> int:
+    """How many uniform numbers an image of this shape (channels, height, width) has to bring."""
+    parts = (
+        (1, config.flip),
+        (5, config.shift or config.rotation or config.scale or config.shear),
+        (2, config.contrast or config.brightness),
+        (1 + math.prod(shape), config.noise),
+        (6, config.erase and config.erase_area),
+    )
+    return sum(width for width, used in parts if used)
+
+
+def augment(images: Tensor, config: AugmentConfig, coins: torch.Generator | Tensor) -> Tensor:
+    """A changed copy of each image.
+
+    `coins` is a generator on the images' device or, inside a private step, a tensor (count, `augment_width`) of numbers
+    in [0, 1) that belong to the images.
+    """
+    drawn = _Stream(coins, images) if isinstance(coins, torch.Generator) else _Own(coins)
     if config.flip:
-        mirrored = torch.rand(len(images), 1, 1, 1, generator=generator, device=images.device) < 0.5
-        images = torch.where(mirrored, images.flip(3), images)
+        images = torch.where(drawn.uniforms(1).reshape(-1, 1, 1, 1) < 0.5, images.flip(3), images)
     if config.shift or config.rotation or config.scale or config.shear:
-        images = _affine(images, config, generator)
+        images = _affine(images, config, drawn)
     if config.contrast or config.brightness:
-        images = _contrast(images, config, generator)
+        images = _contrast(images, config, drawn)
     if config.noise:
-        deviation = config.noise * torch.rand(len(images), 1, 1, 1, generator=generator, device=images.device)
-        noise = torch.randn(images.shape, generator=generator, device=images.device)
-        images = torch.addcmul(images, noise, deviation).clamp_(0, 1)
+        deviation = config.noise * drawn.uniforms(1).reshape(-1, 1, 1, 1)
+        images = torch.addcmul(images, drawn.normals(images.shape), deviation).clamp_(0, 1)
     if config.erase and config.erase_area:
-        images = _erase(images, config, generator)
+        images = _erase(images, config, drawn)
     return images
 
 
-def _spread(count: int, most: float, like: Tensor, generator: torch.Generator) -> Tensor:
+def _spread(most: float, drawn: _Stream | _Own) -> Tensor:
     """(count,) uniform in [-most, most]."""
-    return (2 * torch.rand(count, generator=generator, device=like.device) - 1) * most
+    return (2 * drawn.uniforms(1)[0] - 1) * most
 
 
-def _affine(images: Tensor, config: AugmentConfig, generator: torch.Generator) -> Tensor:
+def _affine(images: Tensor, config: AugmentConfig, drawn: _Stream | _Own) -> Tensor:
     """Rotate, scale, shear and shift; what enters from outside repeats the edge pixel."""
-    count, _, height, width = images.shape
-    angle = _spread(count, math.radians(config.rotation), images, generator)
-    zoom = 1 + _spread(count, config.scale, images, generator)
-    shear = _spread(count, config.shear, images, generator)
+    height, width = images.shape[2:]
+    angle = _spread(math.radians(config.rotation), drawn)
+    zoom = 1 + _spread(config.scale, drawn)
+    shear = _spread(config.shear, drawn)
     aspect = height / width
     cosine, sine = torch.cos(angle) * zoom, torch.sin(angle) * zoom
     # grid_sample counts from -1 to 1, so a share of the side is twice as much there.
-    down, right = (_spread(count, 2 * config.shift, images, generator) for _ in range(2))
+    down, right = (_spread(2 * config.shift, drawn) for _ in range(2))
     rows = torch.stack(
         [
             torch.stack([cosine, (shear * cosine - sine) * aspect, right], dim=1),
@@ -100,18 +154,18 @@ def _affine(images: Tensor, config: AugmentConfig, generator: torch.Generator) -
     return functional.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
-def _contrast(images: Tensor, config: AugmentConfig, generator: torch.Generator) -> Tensor:
+def _contrast(images: Tensor, config: AugmentConfig, drawn: _Stream | _Own) -> Tensor:
     """Stretch each image about its own mean and shift its brightness."""
-    factor = (1 + _spread(len(images), config.contrast, images, generator)).reshape(-1, 1, 1, 1)
-    offset = _spread(len(images), config.brightness, images, generator).reshape(-1, 1, 1, 1)
+    factor = (1 + _spread(config.contrast, drawn)).reshape(-1, 1, 1, 1)
+    offset = _spread(config.brightness, drawn).reshape(-1, 1, 1, 1)
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
     return torch.addcmul(mean * (1 - factor) + offset, images, factor).clamp_(0, 1)
 
 
-def _erase(images: Tensor, config: AugmentConfig, generator: torch.Generator) -> Tensor:
+def _erase(images: Tensor, config: AugmentConfig, drawn: _Stream | _Own) -> Tensor:
     """Random erasing (Zhong et al., 2020): a grey rectangle over some of the images."""
-    count, _, height, width = images.shape
-    draw = torch.rand(6, count, 1, 1, 1, generator=generator, device=images.device)
+    height, width = images.shape[2:]
+    draw = drawn.uniforms(6).reshape(6, -1, 1, 1, 1)
     area = draw[0] * config.erase_area
     ratio = torch.exp((2 * draw[1] - 1) * math.log(3.0))  # between 1:3 and 3:1
     tall, wide = (area * ratio).sqrt().clamp(max=1) * height, (area / ratio).sqrt().clamp(max=1) * width

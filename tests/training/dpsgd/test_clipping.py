@@ -391,18 +391,11 @@ def test_hooks_and_parameters_are_restored_after_an_error():
     assert difference(flat(engine.sum(inputs, targets)), flat(expected)) < 1e-6
 
 
-def test_dropout_is_allowed_and_the_callers_random_stream_is_kept():
-    model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
-    inputs, targets = torch.randn(4, 5), torch.randint(0, 3, (4,))
-    engine = ClippedGradients(model, cross_entropy, 0.5)
+def test_the_callers_random_stream_is_kept():
+    engine = ClippedGradients(small_network(), cross_entropy, 0.5)
     state = torch.random.get_rng_state()
-    engine.check(torch.linspace(0, 1, 15).view(3, 5).sin(), torch.zeros(3, dtype=torch.int64))
+    engine.check(torch.linspace(0, 1, 192).view(3, 1, 8, 8).sin(), torch.zeros(3, dtype=torch.int64))
     assert torch.equal(state, torch.random.get_rng_state())
-    torch.manual_seed(3)
-    ours = flat(engine.sum(inputs, targets))
-    torch.manual_seed(3)
-    rows = unit_gradients(model, cross_entropy, inputs, targets)
-    assert difference(ours, clipped(rows, 0.5)) < 1e-5
 
 
 def test_the_same_batch_gives_the_same_bits():

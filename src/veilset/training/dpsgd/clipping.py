@@ -66,6 +66,7 @@ class ClippedGradients:
         layers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
         self._layer_of = torch.tensor([layers[owner] for owner in owners], device=self.parameters[0].device)
         self._route: Route | None = None
+        self._modes = _modes(model)
         self._bytes_per_unit = 1.0
 
     @property
@@ -78,6 +79,7 @@ class ClippedGradients:
 
         `sum` does this by itself on random rows of the shape it is given; call it earlier to fail before data is read.
         """
+        self._route, self._modes = None, _modes(self.model)
         self._route, self._bytes_per_unit = probe(
             self.model,
             self._loss,
@@ -101,7 +103,7 @@ class ClippedGradients:
                     f"Expected {self._copies} rows for each unit and as many targets, got {len(side)} rows and "
                     f"{len(targets)} targets."
                 )
-        if self._route is None:
+        if self._route is None or self._modes != _modes(self.model):
             self.check(*made_up(inputs, targets, 3 * self._copies))
         self.steps_done += 1
         units = len(targets) // self._copies
@@ -166,6 +168,11 @@ class ClippedGradients:
 
 def _together(inputs: Tensor | Inputs) -> Inputs:
     return (inputs,) if isinstance(inputs, Tensor) else inputs
+
+
+def _modes(model: nn.Module) -> list[bool]:
+    """Which modules are training: another network, as far as the probe goes."""
+    return [module.training for module in model.modules()]
 
 
 def _compressed(rows: Tensor, keep_fraction: float) -> Tensor:

@@ -57,7 +57,7 @@ def _by_vmap(model: nn.Module, loss: Loss, tape: Tape, inputs: Inputs, targets: 
         losses = loss(torch.func.functional_call(model, values, inputs), targets)
         return losses.mean(), losses.detach()
 
-    by_unit = torch.func.vmap(torch.func.grad(unit_loss, has_aux=True), in_dims=(None, 0, 0), randomness="different")
+    by_unit = torch.func.vmap(torch.func.grad(unit_loss, has_aux=True), in_dims=(None, 0, 0), randomness="error")
     # The fused attention kernels know no vmap.
     with sdpa_kernel(SDPBackend.MATH):
         *sides, wanted = (side.reshape(tape.units, -1, *side.shape[1:]) for side in (*inputs, targets))

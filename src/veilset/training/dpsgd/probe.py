@@ -1,8 +1,9 @@
 """Before any private batch: does the model, or the loss, let records change each other's gradients?
 
-All of it runs on random rows. Known offenders are named at once. Then other rows are replaced, and more of them added:
-what belongs to the first rows must not move. At last the engine's own gradients are compared with plain autograd's,
-one row at a time; where the rules do not fit a network, the route falls back to vmap.
+All of it runs on random rows. Known offenders are named at once. A model that draws random numbers is refused: they
+would be drawn by position, so that one record more shifts those of all others. Then other rows are replaced, and more
+of them added: what belongs to the first rows must not move. At last the engine's own gradients are compared with plain
+autograd's, one row at a time; where the rules do not fit a network, the route falls back to vmap.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,9 +34,11 @@ def probe(
 ) -> tuple[Route, float]:
     """The route for this model, and the bytes a unit takes; raises where records mix. Rows must be public."""
     refuse_known_mixers(model)
+    _refuse_known_dice(model)
     if len(targets) < 3 * copies or len(targets) % copies:
         raise InputError(f"Expected at least 3 units of {copies} rows to try the model on, got {len(targets)} rows.")
     with _steady(model):
+        _refuse_dice(model, loss, inputs, targets)
         _refuse_mixing(model, loss, inputs, targets)
         units = len(targets) // copies
         tape = Tape(parameters, units, write_out=write_out)
@@ -43,7 +46,6 @@ def probe(
         if not route.whole and not _agrees(model, loss, parameters, inputs, targets, copies, route):
             route = Route(whole=True)
         tape = Tape(parameters, units, write_out=write_out)
-        torch.manual_seed(_SEED)
         run_pass(model, loss, tape, inputs, targets, route)
         tape.clear()
     written = sum(value.nbytes for value in parameters) * (3 if write_out or route.whole else 0)
@@ -77,6 +79,57 @@ def refuse_known_mixers(model: nn.Module) -> None:
             )
 
 
+_NO_DICE = "draws random numbers, which one record more would shift for all others. Set p=0 or take it out."
+
+
+def _refuse_known_dice(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
+            raise InputError(f"{type(module).__name__} at {name!r} {_NO_DICE}")
+
+
+@torch.no_grad()
+def _refuse_dice(model: nn.Module, loss: Loss, inputs: Inputs, targets: Tensor) -> None:
+    """Any other use of random numbers: the outputs must not change with torch's seed."""
+    first, second = (_outputs(model, inputs, seed) for seed in (_SEED, _SEED + 1))
+    if not _same(first[-1][1], second[-1][1]):
+        pairs = zip(first, second, strict=False)
+        name = next((name for (name, before), (_, after) in pairs if not _same(before, after)), "The model")
+        raise InputError(f"{name} {_NO_DICE}")
+    losses = []
+    for seed in (_SEED, _SEED + 1):
+        torch.manual_seed(seed)
+        losses.append(row_losses(nn.Identity(), loss, (first[-1][1],), targets))
+    if not _same(*losses):
+        raise InputError(f"The loss {_NO_DICE}")
+
+
+def _outputs(model: nn.Module, inputs: Inputs, seed: int) -> list[tuple[str, Tensor]]:
+    """What each module that returns a tensor returned, in order; the model's own output comes last."""
+    seen: list[tuple[str, Tensor]] = []
+
+    def watcher(name: str):  # type: ignore[no-untyped-def]
+        def note(module: nn.Module, _: object, output: object) -> None:
+            if isinstance(output, Tensor):
+                seen.append((f"{type(module).__name__} at {name!r}", output.clone()))
+
+        return note
+
+    hooks = [module.register_forward_hook(watcher(name)) for name, module in model.named_modules()]
+    try:
+        torch.manual_seed(seed)
+        model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Whether all bits are equal; what is not a number equals itself."""
+    return first.shape == second.shape and bool(((first == second) | ((first != first) & (second != second))).all())
+
+
 @contextmanager
 def _steady(model: nn.Module) -> Iterator[None]:
     """The caller's random streams and the model's buffers, as they were, when the block ends."""
@@ -98,7 +151,6 @@ def _steady(model: nn.Module) -> Iterator[None]:
 
 def _refuse_mixing(model: nn.Module, loss: Loss, inputs: Inputs, targets: Tensor) -> None:
     with torch.enable_grad():
-        torch.manual_seed(_SEED)
         outputs = model(*inputs).detach().requires_grad_()
         losses = row_losses(nn.Identity(), loss, (outputs,), targets)
         if not losses.requires_grad:
@@ -128,8 +180,6 @@ def _others_changed(rows: Tensor) -> Tensor:
 def _refuse_batch_size(model: nn.Module, loss: Loss, inputs: Inputs, targets: Tensor) -> None:
     """A loss divided by the batch's size lets a record that joins change the gradients of all."""
     together = row_losses(model, loss, inputs, targets)
-    if not torch.equal(together, row_losses(model, loss, inputs, targets)):
-        return  # dropout and the like: a shorter batch draws other numbers
     alone = row_losses(model, loss, tuple(side[:2] for side in inputs), targets[:2])
     if not _close(together[:2], alone):
         raise InputError(
@@ -140,32 +190,21 @@ def _refuse_batch_size(model: nn.Module, loss: Loss, inputs: Inputs, targets: Te
 
 def _first_to_differ(model: nn.Module, inputs: Inputs, others: Inputs) -> str | None:
     """The first module whose first row of output moves with other rows of the batch."""
-    seen: list[list[tuple[str, Tensor]]] = []
     rows = len(inputs[0])
-
-    def note(name: str, module: nn.Module, output: object) -> None:
-        if isinstance(output, Tensor) and output.ndim > 0 and len(output) == rows and output.is_floating_point():
-            seen[-1].append((f"{type(module).__name__} at {name!r}", output[0].clone()))
-
-    def watcher(name: str):  # type: ignore[no-untyped-def]
-        return lambda module, _, output: note(name, module, output)
-
-    hooks = [module.register_forward_hook(watcher(name)) for name, module in model.named_modules()]
-    try:
-        for batch in (inputs, others):
-            torch.manual_seed(_SEED)
-            seen.append([])
-            model(*batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    before, after = (
+        [
+            (name, output[0])
+            for name, output in _outputs(model, batch, _SEED)
+            if output.ndim > 0 and len(output) == rows and output.is_floating_point()
+        ]
+        for batch in (inputs, others)
+    )
     # Inside, other axes may come first; what counts is the model's own output, whose hook runs last.
-    if _close(seen[0][-1][1], seen[1][-1][1]):
+    if _close(before[-1][1], after[-1][1]):
         return None
-    for (name, first), (_, second) in zip(*seen, strict=False):
+    for (name, first), (_, second) in zip(before, after, strict=False):
         if first.shape == second.shape and not _close(first, second):
-            mixer: str = name
-            return mixer
+            return name
     return None
 
 
@@ -216,11 +255,9 @@ def _agrees(
     """Whether the tape's gradients of each unit are those of plain autograd."""
     units = len(targets) // copies
     tape = Tape(parameters, units, write_out=True)
-    torch.manual_seed(_SEED)
     run_pass(model, loss, tape, inputs, targets, route)
     ours = tape.written_out()
     with torch.enable_grad():
-        torch.manual_seed(_SEED)
         losses = row_losses(model, loss, inputs, targets).view(units, copies).mean(1)
         for unit in range(units):
             gradients = torch.autograd.grad(losses[unit], list(parameters), retain_graph=True, allow_unused=True)

@@ -16,10 +16,11 @@ from torch.nn import functional
 
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
-from veilset.core.randomness import derive_seed, torch_generator
+from veilset.core.randomness import derive_seed
 from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage
+from veilset.privacy.shapes import in_fixed_batches
 from veilset.privacy.vault import PublicFacts
-from veilset.training.augment import AugmentConfig, augment
+from veilset.training.augment import AugmentConfig, augment, augment_width
 from veilset.training.dpsgd.clipping import ClippedGradients, Mode
 from veilset.training.dpsgd.linear_head import LinearHeadGradients
 from veilset.training.dpsgd.passes import Loss
@@ -29,6 +30,8 @@ Optimizer = Literal["sgd", "adam"]
 Schedule = Literal["constant", "linear", "cosine"]
 Prepare = Callable[[Tensor], Tensor]
 """uint8 images (b, H, W, C) -> the model's inputs (b, ...), each from its own image alone."""
+
+_PREPARED_AT_ONCE = 64
 
 
 class GradientSession(Protocol):
@@ -80,7 +83,7 @@ class PrivateTraining:
         weight_decay: of the optimizer.
         ema_decay: return a moving average of the weights; 0 is none.
         average_from: return the plain average of the iterates after this share of the steps; 1 is none.
-        augmentation: of each batch; needed for `copies` above 1 to make sense.
+        augmentation: of each batch, from numbers that the session draws for each unit; `copies` above 1 need it.
         label: of the event in the ledger.
     """
 
@@ -169,12 +172,13 @@ def train_private(
     if features is not None and (config.augmentation is not None or config.copies > 1):
         raise InputError("Expected no augmentation and one copy with fixed features: there are no images to change.")
     gradients = _gradients(model, loss, config)
-    coins = torch_generator(seed, f"{config.label}/augmentation")
     prepare = prepare or (to_inputs if features is None else _as_they_are)
-    clip = _clipper(gradients, config, prepare, coins)
+    clip = _clipper(gradients, config, prepare)
+    model.train()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, config.label))
-        _try_on_random_images(gradients, config, prepare, features, session.facts)
+        shape = _try_on_random_images(gradients, config, prepare, features, session.facts)
+        draws = config.copies * augment_width(config.augmentation, shape) if config.augmentation else 0
         make = make_optimizer or (lambda parameters: _optimizer(parameters, config))
         optimizer = make(gradients.parameters)
         batch = expected_batch or config.sampling_rate * session.facts.units
@@ -186,7 +190,7 @@ def train_private(
             steps=config.steps,
             features=features,
         )
-        return _loop(steps, model, gradients.parameters, optimizer, clip, batch, config, after_step, progress)
+        return _loop(steps, model, gradients.parameters, optimizer, clip, draws, batch, config, after_step, progress)
 
 
 def to_inputs(images: Tensor) -> Tensor:
@@ -209,6 +213,7 @@ def _loop(
     parameters: Sequence[nn.Parameter],
     optimizer: torch.optim.Optimizer,
     clip: ClippedSum,
+    draws: int,
     expected_batch: float,
     config: PrivateTraining,
     after_step: Callable[[int, nn.Module], None] | None,
@@ -227,7 +232,7 @@ def _loop(
     model.train()
     with progress.task(config.label, steps.steps_left) as task:
         for step in range(config.steps - steps.steps_left, config.steps):
-            noisy = steps.step(clip)
+            noisy = steps.step(clip, draws=draws)
             for parameter, total in zip(parameters, noisy, strict=True):
                 parameter.grad = total.div_(expected_batch)
             for group, factor in zip(optimizer.param_groups, factors, strict=True):
@@ -264,13 +269,19 @@ def _gradients(model: nn.Module, loss: Loss | None, config: PrivateTraining) -> 
     )
 
 
-def _clipper(gradients: Gradients, config: PrivateTraining, prepare: Prepare, coins: torch.Generator) -> ClippedSum:
+def _clipper(gradients: Gradients, config: PrivateTraining, prepare: Prepare) -> ClippedSum:
     device = gradients.parameters[0].device
 
-    def clip(images: Tensor, labels: Tensor) -> Sequence[Tensor]:
+    def inputs_of(images: Tensor, *numbers: Tensor) -> Tensor:
+        """(units, copies, ...)"""
         inputs = prepare(images).repeat_interleave(config.copies, dim=0)
-        if config.augmentation is not None and len(inputs):
-            inputs = augment(inputs, config.augmentation, coins)
+        if config.augmentation is not None:
+            (own,) = numbers
+            inputs = augment(inputs, config.augmentation, own.view(len(inputs), -1).to(inputs.device))
+        return inputs.view(len(images), config.copies, *inputs.shape[1:])
+
+    def clip(images: Tensor, labels: Tensor, *numbers: Tensor) -> Sequence[Tensor]:
+        inputs = in_fixed_batches(inputs_of, (images, *numbers), _PREPARED_AT_ONCE).flatten(0, 1)
         targets = labels.repeat_interleave(config.copies, dim=0)
         return gradients.sum(inputs.to(device), targets.to(device))
 
@@ -279,14 +290,15 @@ def _clipper(gradients: Gradients, config: PrivateTraining, prepare: Prepare, co
 
 def _try_on_random_images(
     gradients: Gradients, config: PrivateTraining, prepare: Prepare, features: PerImage | None, facts: PublicFacts
-) -> None:
-    """Fail before anything is paid or read."""
+) -> tuple[int, ...]:
+    """Fail before anything is paid or read; the shape of one input."""
     device, rows = gradients.parameters[0].device, 3 * config.copies
     images = torch.randint(0, 256, (rows, *facts.shape), dtype=torch.uint8)
     labels = torch.arange(rows) % facts.classes
     with torch.no_grad():
         inputs = prepare(images if features is None else features(images, labels))
     gradients.check(inputs.to(device), labels.to(device))
+    return tuple(inputs.shape[1:])
 
 
 def _optimizer(parameters: Iterable[nn.Parameter], config: PrivateTraining) -> torch.optim.Optimizer:
