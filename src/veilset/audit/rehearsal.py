@@ -20,6 +20,7 @@ from veilset.privacy.ensemble import Answer, Ensemble, TrainShard
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage, Session
 from veilset.privacy.noise import NoiseSource
+from veilset.privacy.rows import BATCH
 
 Take = Callable[[], torch.Tensor]
 _PATTERNS = ((False, False), (True, False), (False, True), (True, True))  # others sampled, the record sampled
@@ -58,7 +59,7 @@ class Rehearsal(Session):
         noise_multiplier: float,
         sampling_rate: float = 1.0,
         by_class: bool = False,
-        batch: int = 500,
+        batch: int = BATCH,
     ) -> torch.Tensor:
         """As in a session, rehearsed first."""
 

@@ -4,6 +4,9 @@ PATE (Papernot et al. 2017, 2018) and its kin train one model on each shard, wit
 the models' answers. The models therefore live here, below everything that could keep them, and each answer is forced
 into a set of known size before it is added.
 
+A model is a function of its own shard to the last bit: the rows of a shard are read in batches of their own, in the
+order of their own ids, and what training draws at random is seeded by the number of the shard.
+
 One unit lies in one shard (privacy/sampling.py), so adding or removing it changes one model, in any way whatever, and
 moves the sum by at most the diameter of that set. The sum mixes all shards: it is one event of the whole vault.
 """
@@ -12,19 +15,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.core.progress import SILENT, Progress
+from veilset.core.progress import Progress
+from veilset.core.randomness import derive_seed
+from veilset.core.records import Rows
 from veilset.privacy.distributed import rank_and_size
 from veilset.privacy.events import Event
 from veilset.privacy.gradients import PerImage
 from veilset.privacy.noise import GridSum, NoiseSource
 from veilset.privacy.purse import Purse
-from veilset.privacy.sampling import shard_of_each
-from veilset.privacy.vault import UnitRows
+from veilset.privacy.rows import below, require_clip_norm
+from veilset.privacy.sampling import rows_of_shards
+from veilset.privacy.vault import PublicFacts, UnitRows
 
 TrainShard = Callable[[Tensor, Tensor], Any]
 """Feature rows (m, d) and labels (m,) of one shard, m >= 1 -> a model. It must keep nothing outside the model."""
@@ -32,9 +37,7 @@ TrainShard = Callable[[Tensor, Tensor], Any]
 Answer = Callable[[Any], Tensor]
 """A model -> its answer, of the same shape for every model."""
 
-_READ_AT_ONCE = 500
-# A hair below 1, so that a scaled answer stays within its ball in spite of rounding.
-_JUST_BELOW_ONE = 1 - 2.0**-40
+_READ_AT_ONCE = 512
 
 
 class Ensemble:
@@ -51,14 +54,15 @@ class Ensemble:
         train: TrainShard,
         features: PerImage,
         teachers: int,
+        facts: PublicFacts,
         rows: UnitRows,
         purse: Purse,
         noise: NoiseSource,
         progress: Progress,
     ) -> None:
-        if not 2 <= teachers <= rows.count:
+        if not 2 <= teachers <= facts.units:
             raise InputError(
-                f"Expected 2 to {rows.count} teachers for {rows.count} units, got {teachers}. One teacher's answer "
+                f"Expected 2 to {facts.units} teachers for {facts.units} units, got {teachers}. One teacher's answer "
                 "would stand alone against noise that must hide all of it."
             )
         self.teachers = teachers
@@ -98,7 +102,8 @@ class Ensemble:
             counts += torch.nn.functional.one_hot(scores.argmax(dim=1), classes)
         total = GridSum(1, queries, float(self.teachers))
         total.add(counts.amax(dim=1)[None], torch.zeros(1, dtype=torch.int64))
-        return self._purse.keep(total.release(self._noise, noise_multiplier, sensitivity=1.0, parts=queries)[0])
+        released = total.release(self._noise, noise_multiplier, sensitivity=1.0, parts=queries, event=event)
+        return self._purse.keep(released[0])
 
     def gradient(
         self, answer: Answer, *, shape: tuple[int, int], norm_bound: float, label: str, noise_multiplier: float
@@ -108,10 +113,11 @@ class Ensemble:
         Privacy: sensitivity 2 `norm_bound`, from one point of a ball to another; event one Gaussian, however many rows
         the matrix has, because one unit moves them all together.
         """
+        require_clip_norm(norm_bound, repr(label))
 
         def scale(matrix: Tensor) -> Tensor:
             length: Tensor = matrix.norm()
-            return matrix * (norm_bound * _JUST_BELOW_ONE / length.clamp_min(1e-12))
+            return matrix * (below(norm_bound, matrix.numel()) / length.clamp_min(1e-12))
 
         event = Event(label=label, noise_multiplier=noise_multiplier)
         return self._release(answer, scale, shape, event, norm_bound, 2.0)
@@ -151,7 +157,9 @@ class Ensemble:
         total = GridSum(1, math.prod(shape), step)
         for values in self._answers(answer, shape):
             total.add(force(values).reshape(1, -1), torch.zeros(1, dtype=torch.int64))
-        released = total.release(self._noise, event.noise_multiplier, sensitivity=sensitivity * step, parts=event.count)
+        released = total.release(
+            self._noise, event.noise_multiplier, sensitivity=sensitivity * step, parts=event.count, event=event
+        )
         return self._purse.keep(released[0].view(shape))
 
     def _answers(self, answer: Answer, shape: tuple[int, int]) -> list[Tensor]:
@@ -163,32 +171,28 @@ class Ensemble:
                 raise VeilsetError(f"Expected every answer to have the shape {shape}, got {tuple(value.shape)}.")
         return [value for value in values if bool(torch.isfinite(value).all())]
 
-    @torch.no_grad()
     def _train_all(self) -> list[Any]:
         """One model for each shard with a unit in it; under torchrun each process trains and asks its own share."""
         rank, size = rank_and_size()
         # Public and fixed before any record is read; the same seed gives the same shards.
-        key = f"{self._purse.ledger.header.get('seed')}/ensemble".encode()[:64]
-        owner = shard_of_each(self._rows, self.teachers, key)
-        row_owner = np.empty(len(self._rows.members), dtype=np.int64)
-        row_owner[self._rows.members] = np.repeat(owner, np.diff(self._rows.starts))
-        mine = np.flatnonzero(row_owner % size == rank)
-        parts, labels = [], self._rows.records.labels
-        # The number of units is public, the number of images that groups hold is not.
-        progress = self._progress if len(row_owner) == self._rows.count else SILENT
-        with progress.task("features for the teachers", len(row_owner)) as task:
-            for start in range(0, len(mine), _READ_AT_ONCE):
-                rows = mine[start : start + _READ_AT_ONCE]
-                images, own = self._rows.read(rows)
-                parts.append(self._features(torch.from_numpy(images), torch.from_numpy(own)))
-                task.advance(len(rows) * size)
-        features = torch.cat(parts) if parts else torch.zeros(0, 1)
+        seed = self._purse.ledger.header.get("seed")
+        shards = rows_of_shards(self._rows, self.teachers, f"{seed}/ensemble".encode()[:64])
         models = []
         with self._progress.task("teachers", self.teachers) as task:
             for shard in range(rank, self.teachers, size):
-                inside = np.flatnonzero(row_owner[mine] == shard)
-                if len(inside):
-                    with torch.enable_grad():
-                        models.append(self._train(features[inside], torch.from_numpy(labels[mine[inside]])))
+                if len(shards[shard]):
+                    features, labels = self._read_shard(shards[shard])
+                    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+                        torch.manual_seed(derive_seed(int(seed or 0), f"ensemble/{shard}"))
+                        models.append(self._train(features, labels))
                 task.advance(size)
         return models
+
+    @torch.no_grad()
+    def _read_shard(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Features and labels of one shard, in batches that hold nothing else."""
+        parts, labels = [], torch.from_numpy(self._rows.records.labels[rows])
+        for start in range(0, len(rows), _READ_AT_ONCE):
+            images, own = self._rows.read(rows[start : start + _READ_AT_ONCE])
+            parts.append(self._features(torch.from_numpy(images), torch.from_numpy(own)))
+        return torch.cat(parts), labels

@@ -22,13 +22,11 @@ from veilset.privacy.events import Event, Plan
 from veilset.privacy.gradients import ClippedSum, GradientSteps, PerImage
 from veilset.privacy.noise import GridSum, NoiseSource
 from veilset.privacy.purse import Purse
+from veilset.privacy.rows import BATCH, alone, below, require_alone, require_clip_norm, squared_lengths
 from veilset.privacy.sampling import Units, poisson_sample, shard_of_each
 from veilset.privacy.vault import PublicFacts, UnitRows, Vault, contents_of
 
 __all__ = ["ClippedSum", "Critics", "Ensemble", "GradientSteps", "PerImage", "Session"]
-
-# A hair below 1, so that a clipped row stays below the clip norm in spite of rounding.
-_JUST_BELOW_ONE = 1 - 2.0**-40
 
 
 class Session:
@@ -70,21 +68,21 @@ class Session:
         noise_multiplier: float,
         sampling_rate: float = 1.0,
         by_class: bool = False,
-        batch: int = 500,
+        batch: int = BATCH,
     ) -> torch.Tensor:
         """The sum of `per_image` over the vault, or over a Poisson sample of it, with Gaussian noise.
 
         Returns (d,) or, `by_class`, (classes, d) with each image's numbers in the row of its class. A group counts as
-        the average of its images.
+        the average of its images. `batch` images are given to `per_image` at once, never more and never fewer.
 
         Privacy: unit as in the vault; relation add/remove-one; sensitivity `clip_norm` in L2 over the whole result (the
         contribution of a unit is clipped as one vector, whatever classes it touches); event one Gaussian with
-        `noise_multiplier`, Poisson-sampled at `sampling_rate`; assumes that `per_image` treats every image alone, which
-        is tried on random images first. Rows that are not finite count as zero.
+        `noise_multiplier`, Poisson-sampled at `sampling_rate`; assumes that `per_image` treats every image alone, to
+        the last bit in batches of one shape, which is tried on random images first (privacy/rows.py). Rows that are
+        not finite count as zero.
         """
-        if not clip_norm > 0:
-            raise InputError(f"Expected clip_norm > 0, got {clip_norm} for {label!r}.")
-        width = _probe(per_image, self.facts)
+        require_clip_norm(clip_norm, repr(label))
+        row_of, width = alone(per_image, self.facts, batch)
         event = self._event(label, noise_multiplier, sampling_rate)
         kept = self._purse.pay(event)
         if kept is not None:
@@ -94,20 +92,27 @@ class Session:
         rank, size = rank_and_size()
         units = poisson_sample(self._rows, self._units[rank::size], sampling_rate, self._noise)
         # How many units a sample or a shard holds is private, so only a full sum shows its progress.
-        progress = self._progress if len(units) == self.facts.units else SILENT
-        with progress.task(label, len(units)) as task, torch.no_grad():
+        progress = self._progress if sampling_rate == 1.0 and self._branch[0] is None else SILENT
+        with progress.task(label, self.facts.units) as task, torch.no_grad():
             for members, rows, count in _unit_batches(self._rows, units, batch):
                 images, labels = self._read(rows)
-                values = per_image(images, labels).double()
+                values = row_of(images, labels).double()
                 vectors, owners, places = _unit_vectors(values, members, labels if by_class else labels * 0, blocks)
-                scale = clip_norm * _JUST_BELOW_ONE / _norms(vectors, owners).clamp(min=clip_norm)
+                scale = below(clip_norm, blocks * width) / _norms(vectors, owners).clamp(min=clip_norm)
                 total.add(vectors * scale[owners, None], places)
-                task.advance(count)
+                task.advance(count * size)
         released = total.release(self._noise, noise_multiplier, event=event)
         return self._purse.keep(released if by_class else released[0])
 
     def histogram(
-        self, bin_of: PerImage, bins: int, *, label: str, noise_multiplier: float, sampling_rate: float = 1.0
+        self,
+        bin_of: PerImage,
+        bins: int,
+        *,
+        label: str,
+        noise_multiplier: float,
+        sampling_rate: float = 1.0,
+        batch: int = BATCH,
     ) -> torch.Tensor:
         """How many units fall into each of `bins` bins, with Gaussian noise. `bin_of` gives one bin number per image.
 
@@ -123,6 +128,7 @@ class Session:
             clip_norm=1.0,
             noise_multiplier=noise_multiplier,
             sampling_rate=sampling_rate,
+            batch=batch,
         )
 
     def quantile(
@@ -133,6 +139,7 @@ class Session:
         *,
         label: str,
         noise_multiplier: float,
+        batch: int = BATCH,
     ) -> float:
         """The edge below which about `fraction` of the units' values lie, from a noisy histogram over public `edges`.
 
@@ -148,7 +155,7 @@ class Session:
             values = value_of(images, labels).double().reshape(-1).contiguous()
             return torch.bucketize(values.clamp(bounds[0], bounds[-1]), bounds[1:-1])
 
-        counts = self.histogram(bin_of, len(bounds) - 1, label=label, noise_multiplier=noise_multiplier)
+        counts = self.histogram(bin_of, len(bounds) - 1, label=label, noise_multiplier=noise_multiplier, batch=batch)
         below = counts.cumsum(0) / self.facts.units
         reached = torch.nonzero(below >= fraction)
         return float(bounds[int(reached[0]) + 1] if len(reached) else bounds[-1])
@@ -186,10 +193,9 @@ class Session:
         sensitivity `clip_norm`; event `steps` Poisson-sampled Gaussians; assumes that the callback clips each image's
         contribution to `clip_norm`, over all returned tensors together (training/dpsgd does and is tested for it).
         """
-        if not clip_norm > 0:
-            raise InputError(f"Expected clip_norm > 0, got {clip_norm} for {label!r}.")
+        require_clip_norm(clip_norm, repr(label))
         if features is not None:
-            _probe(features, self.facts)
+            features, _ = alone(features, self.facts)
         event = replace(self._event(label, noise_multiplier, sampling_rate), count=steps)
         self._purse.pay_steps(event)
         return GradientSteps(
@@ -203,8 +209,8 @@ class Session:
         """
         if self._branch[0] is not None:
             raise InputError("A shard cannot be divided again.")
-        _probe(features, self.facts)
-        return Ensemble(train, features, teachers, self._rows, self._purse, self._noise, self._progress)
+        require_alone(features, self.facts)
+        return Ensemble(train, features, teachers, self.facts, self._rows, self._purse, self._noise, self._progress)
 
     def critics(
         self,
@@ -223,7 +229,7 @@ class Session:
         """
         if self._branch[0] is not None:
             raise InputError("A shard cannot be divided again.")
-        _probe(features, self.facts)
+        require_alone(features, self.facts)
         events = [event for event in self.plan.events if event.label == label]
         if not events or (events[0].shard is not None and [event.shard for event in events] != list(range(critics))):
             raise BudgetError(f"Expected one {label!r} in the plan, or one for each shard. No data was read.")
@@ -280,27 +286,8 @@ class Session:
         return torch.from_numpy(images), torch.from_numpy(labels)
 
 
-def _probe(per_image: PerImage, facts: PublicFacts) -> int:
-    """The width of `per_image`, which must give each image the same numbers alone and in a batch of others."""
-    coins = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (3, *facts.shape), generator=coins, dtype=torch.uint8)
-    labels = torch.arange(3) % facts.classes
-    with torch.no_grad():
-        together = per_image(images, labels)
-        alone = torch.cat([per_image(images[i : i + 1], labels[i : i + 1]) for i in range(3)])
-    if together.ndim != 2 or len(together) != 3:
-        raise VeilsetError(
-            f"Expected one row of numbers per image, got the shape {tuple(together.shape)} for 3 images."
-        )
-    if not torch.allclose(together.double(), alone.double(), rtol=1e-3, atol=1e-4 * float(together.abs().max())):
-        raise VeilsetError(
-            "A row changes with the other images of its batch, so clipping bounds nothing. Treat images alone."
-        )
-    return together.shape[1]
-
-
 def _unit_batches(rows: UnitRows, units: Units, batch: int) -> Iterator[tuple[torch.Tensor, np.ndarray, int]]:
-    """Units in batches of about `batch` images: the place of each image's unit, the rows, how many units."""
+    """Whole units, as many as `batch` images hold: the place of each image's unit, the rows, how many units."""
     sizes = rows.starts[units + 1] - rows.starts[units]
     ends = np.cumsum(sizes)
     start = 0
@@ -316,7 +303,11 @@ def _unit_batches(rows: UnitRows, units: Units, batch: int) -> Iterator[tuple[to
 def _unit_vectors(
     values: torch.Tensor, members: torch.Tensor, labels: torch.Tensor, blocks: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Average the images of each unit and class: the vectors, the unit of each, the class of each."""
+    """Average the images of each unit and class: the vectors, the unit of each, the class of each.
+
+    `index_add_` adds one row after the other, here in the unit's own order, so that its average is its own to the last
+    bit.
+    """
     values = torch.where(torch.isfinite(values).all(dim=1, keepdim=True), values, 0.0)
     sizes = torch.bincount(members)
     if bool((sizes == 1).all()):
@@ -330,5 +321,5 @@ def _unit_vectors(
 def _norms(vectors: torch.Tensor, owners: torch.Tensor) -> torch.Tensor:
     """The L2 norm of each unit over all of its vectors."""
     squares = torch.zeros(int(owners.max()) + 1, dtype=vectors.dtype)
-    squares.index_add_(0, owners, vectors.square().sum(dim=1))
+    squares.index_add_(0, owners, squared_lengths(vectors))
     return squares.sqrt()

@@ -46,3 +46,15 @@ def shard_of_each(rows: UnitRows, shards: int, key: bytes) -> NDArray[np.int64]:
     """
     digests = (hashlib.blake2b(own_id, key=key, digest_size=8).digest() for own_id in rows.own_ids())
     return np.array([int.from_bytes(digest, "big") % shards for digest in digests], dtype=np.int64)
+
+
+def rows_of_shards(rows: UnitRows, shards: int, key: bytes) -> list[Rows]:
+    """The rows of every shard, in the order of their units' own ids.
+
+    Privacy: as `shard_of_each`; the order within a shard depends on what that shard holds and on nothing else.
+    """
+    ids, owner = rows.own_ids(), shard_of_each(rows, shards, key)
+    parts: list[list[Rows]] = [[] for _ in range(shards)]
+    for unit in sorted(range(len(ids)), key=ids.__getitem__):
+        parts[owner[unit]].append(rows.of(unit))
+    return [np.concatenate(part or [np.zeros(0, dtype=np.int64)]) for part in parts]

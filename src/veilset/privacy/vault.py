@@ -20,6 +20,9 @@ from veilset.core.registry import resolve
 
 Unit = Literal["record", "group"]
 
+# More images of one group are never read. An average hardly changes beyond them, and the time to read all would show.
+MOST_IMAGES_PER_GROUP = 256
+
 # The data layer lies above this one, so its functions are named and loaded on demand.
 _OPENER = "veilset.data.opening:open_images"
 _OVERLAP = "veilset.data.overlap:refuse_overlap"
@@ -59,8 +62,7 @@ class UnitRows:
                     "Expected groups for unit=group, found none. Pass --groups NAME, e.g. --groups patients."
                 )
             self._names, inverse = np.unique(records.groups, return_inverse=True)
-            self.members = np.argsort(inverse, kind="stable")
-            self.starts = np.concatenate([[0], np.cumsum(np.bincount(inverse))])
+            self.members, self.starts = _own_order(records.digests(), inverse)
         self.records = records
 
     @property
@@ -81,6 +83,16 @@ class UnitRows:
         if self._names is None:
             return [bytes(digest) for digest in self.records.digests()]
         return [str(name).encode() for name in self._names]
+
+
+def _own_order(digests: NDArray[np.uint8], owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows by group, and where each group starts; within it in the order of their own digests, the first so many."""
+    words = np.ascontiguousarray(digests).view(">u8")
+    order = np.lexsort((*words.T[::-1], owners))
+    sizes = np.bincount(owners)
+    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    starts = np.concatenate([[0], np.cumsum(np.minimum(sizes, MOST_IMAGES_PER_GROUP))])
+    return order[place < MOST_IMAGES_PER_GROUP], starts
 
 
 # Rows live here and not on the object, so that vars(), repr(), copy and debuggers' views of a vault show none.

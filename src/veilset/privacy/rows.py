@@ -1,0 +1,114 @@
+"""Rows of numbers that depend on their own image to the last bit, and the clip that bounds them.
+
+The last bits of a network's answer change with the shape of the batch, and a search or a vote makes much of a last bit.
+So every call has one public shape: batches are filled up with black images. At that shape, a row could still depend on
+its place or, in a library that we do not know, on its company. Whether it does is tried on random public images, with
+the threads and the device of this run; if so, batches get smaller, down to one image.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from veilset.core.errors import InputError, VeilsetError
+from veilset.privacy.gradients import PerImage
+from veilset.privacy.shapes import in_fixed_batches
+from veilset.privacy.vault import PublicFacts
+
+BATCH = 100  # images of one call
+SMALLEST_CLIP, LARGEST_CLIP = 1e-9, 1e9
+_UNIT_ROUNDOFF = 2.0**-53
+
+
+def alone(per_image: PerImage, facts: PublicFacts, batch: int = BATCH) -> tuple[PerImage, int]:
+    """`per_image` in calls of one shape, so that a row is a function of its own image; and the width of its rows.
+
+    Raises where rows plainly depend on other images. What is passed to the result may have any length.
+    """
+    size, width = batch, None
+    while size > 1 and width is None:
+        width = _width_if_alone(per_image, facts, size)
+        size = size if width is not None else max(1, size // 4)
+    if width is None:  # at every shape the bits move: by rounding, which a batch of one ends, or by mixing images
+        width = require_alone(per_image, facts)
+
+    def in_one_shape(images: Tensor, labels: Tensor) -> Tensor:
+        return in_fixed_batches(per_image, (images, labels), size)
+
+    return in_one_shape, width
+
+
+def require_alone(per_image: PerImage, facts: PublicFacts) -> int:
+    """The width of `per_image`, which must give an image the same numbers, up to rounding, alone and beside others."""
+    images, labels = _random_images(3, facts)
+    with torch.no_grad():
+        together = _rows(per_image, images, labels)
+        single = torch.cat([per_image(images[i : i + 1], labels[i : i + 1]) for i in range(3)])
+    if not torch.allclose(together.double(), single.double(), rtol=1e-3, atol=1e-4 * float(together.abs().max())):
+        raise VeilsetError(
+            "A row changes with the other images of its batch, so clipping bounds nothing. Treat images alone."
+        )
+    return together.shape[1]
+
+
+def require_clip_norm(clip_norm: float, of: str) -> None:
+    """Refuse a clip norm whose squares could vanish or overflow."""
+    if not SMALLEST_CLIP <= clip_norm <= LARGEST_CLIP:
+        raise InputError(
+            f"Expected clip_norm > 0, from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, got {clip_norm} for {of}."
+        )
+
+
+def below(norm_bound: float, numbers: int) -> float:
+    """What to scale vectors of so many numbers to in float64, so that their true norm is at most `norm_bound`.
+
+    Let u = 2^-53 and n = `numbers`. A sum of n squares, added in any order, is low by a factor of at least (1 - u)^n:
+    each number takes part in one product and at most n - 1 additions. The root halves that and rounds once more, so a
+    norm is low by (n/2 + 2) u at most. The quotient of bound and norm, the product with the row and the quotient by the
+    grid's step round once each, and truncation shortens. All of it is below (n + 16) u, which is taken off here.
+    Squares that underflow (numbers below 1e-154) do not matter beside a norm bound of 1e-9; squares that overflow make
+    the norm infinite and the row zero.
+    """
+    return norm_bound * (1 - (numbers + 16) * _UNIT_ROUNDOFF)
+
+
+def squared_lengths(vectors: Tensor) -> Tensor:
+    """The sum of the squares of each row of float64 vectors.
+
+    NumPy adds each row by itself and in one order; torch splits a single long row among threads and many rows not.
+    """
+    return torch.from_numpy(np.add.reduce(np.ascontiguousarray(vectors.square().numpy()), axis=1))
+
+
+def _rows(per_image: PerImage, images: Tensor, labels: Tensor) -> Tensor:
+    rows = per_image(images, labels)
+    if rows.ndim != 2 or len(rows) != len(images):
+        raise VeilsetError(
+            f"Expected one row of numbers per image, got the shape {tuple(rows.shape)} for {len(images)} images."
+        )
+    return rows
+
+
+@torch.no_grad()
+def _width_if_alone(per_image: PerImage, facts: PublicFacts, size: int) -> int | None:
+    """The width of the rows, if images get the same bits elsewhere in a batch of `size`, and beside others."""
+    images, labels = _random_images(size, facts)
+    rows = _rows(per_image, images, labels)
+    turn = size // 2 + 1
+    turned = per_image(images.roll(turn, 0), labels.roll(turn, 0)).roll(-turn, 0)
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(1))
+    mixed, beside = images[order], torch.arange(size) % 2 == 0
+    mixed[beside] = 0
+    elsewhere = per_image(mixed, labels[order])
+    same = _equal(rows, turned) and _equal(rows[order][~beside], elsewhere[~beside])
+    return rows.shape[1] if same else None
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    return bool(((first == second) | (first.isnan() & second.isnan())).all())
+
+
+def _random_images(count: int, facts: PublicFacts) -> tuple[Tensor, Tensor]:
+    coins = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, *facts.shape), generator=coins, dtype=torch.uint8)
+    return images, torch.arange(count) % facts.classes
