@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from veilset.pipeline.federated.server import free_port
+from veilset.privacy.account import Account
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import default_delta
 from veilset.privacy.ledger import check_chain, read_ledger
@@ -50,7 +51,8 @@ class Federation:
         keys = self.folder / "keys"
         data = [str(self.folder / f"{name}.npz"), "--name", name, "--epsilon", "8", "--server", self.address]
         secrets = ["--authority", str(keys / "authority.pem"), "--key", str(keys / f"{key or name}.key")]
-        self.start(name, [*VEILSET, "site", *data, *secrets, "--out", str(self.folder / name)])
+        out = ["--out", str(self.folder / name), "--wait", "120"]
+        self.start(name, [*VEILSET, "site", *data, *secrets, *out])
 
     def status(self) -> dict[str, Any]:
         place = self.folder / "release.veilset-server" / "status.json"
@@ -120,6 +122,75 @@ def test_a_federation_of_processes(federation: Federation, tmp_path: Path) -> No
         answered = sum(line["body"]["steps"] for line in lines if line["kind"] == "lease")
         assert answered == STEPS if name == "north" else 1 <= answered < STEPS, name
     assert not (tmp_path / "stranger" / "ledger.jsonl").exists(), "a stranger was invited"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_site_that_cannot_connect_says_why_and_ends(federation: Federation, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    server = [*VEILSET, "server", "--out", str(tmp_path / "release"), "--keys", str(keys), "--shape", "16x16x1"]
+    server += ["--address", federation.address, "--classes", "0,1", *SETTINGS]
+    federation.start("server", server)
+    federation.site("north")
+    federation.wait(lambda: "is connected" in federation.log("north"), "the first site")
+    taken = subprocess.run(
+        [*server[:5], str(tmp_path / "again"), *server[6:]], capture_output=True, text=True, check=False
+    )
+    assert taken.returncode == 2
+    assert "it is in use" in taken.stderr
+    right = {"--server": federation.address, "--authority": keys / "authority.pem", "--key": keys / "south.key"}
+    for change, words in (
+        ({"--key": keys / "stranger.key"}, "does not know the site's key"),
+        ({"--authority": tmp_path / "others" / "authority.pem"}, "not of this authority"),
+        ({"--server": f"127.0.0.1:{free_port()}"}, "nobody answers there"),
+    ):
+        given = [str(text) for pair in (right | change).items() for text in pair]
+        began = time.monotonic()
+        ended = subprocess.run(
+            [*VEILSET, "site", str(tmp_path / "south.npz"), "--name", "south", "--epsilon", "8", *given]
+            + ["--out", str(tmp_path / "south"), "--wait", "3"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=federation.environment,
+        )
+        assert ended.returncode == 1
+        assert words in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert time.monotonic() - began < 60
+    assert not (tmp_path / "south" / "ledger.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_simulation_is_charged_to_its_dataset(federation: Federation, tmp_path: Path) -> None:
+    account = tmp_path / "account.sqlite"
+    command = [*VEILSET, "simulate", str(tmp_path / "north.npz"), "--epsilon", "5", "--sites", "2", "--samples", "20"]
+    command += ["--account", str(account), *SETTINGS]
+    federation.start("server", [*command, "--out", str(tmp_path / "release")])
+    assert federation.children["server"].wait(200) == 0, federation.log("server")
+    assert len(Account(account).reservations) == 1
+    assert Account(account).spent(default_delta(60)) == pytest.approx(5.0, abs=0.01)
+    assert not (tmp_path / "state" / "veilset" / "accounts").exists(), "a site opened an account of its own"
+    found = verify_release(tmp_path / "release")
+    assert found.ok, found.problems
+    assert found.epsilon == pytest.approx(5.0, abs=0.01)
+
+    federation.start("second", [*command, "--out", str(tmp_path / "second")])
+    started = tmp_path / "second.veilset-simulation" / "site-2.log"
+    federation_ended = time.monotonic() + 100
+    while not started.exists() and time.monotonic() < federation_ended:
+        time.sleep(0.1)
+    children = children_of(federation.children["second"].pid)
+    assert len(children) == 3
+    federation.children["second"].terminate()
+    assert federation.children["second"].wait(30) != 0
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process started."""
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def holds(pid: int, images: np.ndarray) -> bool:

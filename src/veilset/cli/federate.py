@@ -1,8 +1,6 @@
 """`veilset federate`: the sanitized GAN over several sites, as processes of their own."""
 
 import dataclasses
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,20 +26,20 @@ from veilset.cli.options import (
     data_options,
     settings_of,
 )
-from veilset.core.errors import InputError, VeilsetError
+from veilset.cli.simulate import LOOPBACK, Samples, end_on_sigterm, require_flower, simulate
+from veilset.core.errors import InputError
 
 federate = typer.Typer(
     name="federate",
     help="Train the sanitized GAN over several sites: each clips and noises at home.",
     no_args_is_help=True,
 )
+federate.command()(guarded(simulate))
 
 Keys = Annotated[Path, typer.Option("--keys", help="Folder of `veilset federate keys`.")]
 MinSites = Annotated[int, typer.Option("--min-sites", min=1, help="Fewer answers make no step.")]
 Patience = Annotated[float, typer.Option("--patience", help="Seconds to wait for that many sites.")]
 RoundSeconds = Annotated[float, typer.Option("--round-seconds", help="Seconds to wait for a site's answer.")]
-Samples = Annotated[int, typer.Option("--samples", min=1, help="How many images to release.")]
-_LOOPBACK = "127.0.0.1"
 
 
 @federate.command()
@@ -74,7 +72,7 @@ def server(
     site_keys: Annotated[
         list[Path] | None, typer.Option("--site-key", help="Public key of a site.", show_default="all in --keys")
     ] = None,
-    address: Annotated[str, typer.Option("--address", help="Host and port to listen on.")] = f"{_LOOPBACK}:9092",
+    address: Annotated[str, typer.Option("--address", help="Host and port to listen on.")] = f"{LOOPBACK}:9092",
     min_sites: MinSites = 2,
     patience: Patience = 600.0,
     round_seconds: RoundSeconds = 120.0,
@@ -90,7 +88,10 @@ def server(
     from veilset.methods.sanitized_gan import SanitizedGan
     from veilset.pipeline.federated.server import run_server
 
+    require_flower()
     require_absent(out)
+    if not keys.is_dir():
+        raise InputError(f"There is no folder {keys}. Write keys with: veilset federate keys {keys} --sites NAMES")
     presets = SanitizedGan.presets.get(preset)
     if presets is None:
         raise InputError(f"Expected a preset of {', '.join(SanitizedGan.presets)}, got {preset!r}.")
@@ -115,6 +116,7 @@ def server(
         heard.update(status)
         typer.echo(f"step {status['step']}: {status['sites']} sites", err=True)
 
+    end_on_sigterm()
     workspace = out.with_name(f"{out.name}.veilset-server")
     result = run_server(
         job,
@@ -164,6 +166,7 @@ def site(
             show_default="twice what random images take",
         ),
     ] = None,
+    wait: Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to try until the server is there.")] = 10.0,
     part: Annotated[
         str | None, typer.Option("--part", help="K/N: keep the K-th of N parts of the units, for simulations.")
     ] = None,
@@ -177,6 +180,7 @@ def site(
     as_json: AsJson = False,
 ) -> None:
     """Join a federation: answer the server with noised gradients until it ends or the plan is spent."""
+    require_flower()
     from safetensors.torch import save_file
 
     from veilset.cli.synthesize import default_account, unit_of
@@ -232,6 +236,7 @@ def site(
             keep_generator=keep_generator,
             answer_every=answer_every,
             at_once=covered is not None,
+            wait=wait,
         )
         certificate = own.certificate()
         write_whole(out / "certificate.json", certificate.to_bytes())
@@ -249,97 +254,6 @@ def site(
         )
     finally:
         own.close()
-
-
-@federate.command()
-@guarded
-def simulate(
-    private: Annotated[str, typer.Argument(metavar="PRIVATE", help="Images that are shared out over the sites.")],
-    *,
-    epsilon: Epsilon,
-    out: Out,
-    sites: Annotated[int, typer.Option("--sites", min=2, help="How many sites.")] = 4,
-    delta: Delta = None,
-    unit: Annotated[str, typer.Option("--unit", help="What is protected: record, or group (a patient).")] = "record",
-    groups: GroupName = None,
-    account: Annotated[
-        Path | None, typer.Option("--account", help="The dataset's account.", show_default="one kept for this data")
-    ] = None,
-    samples: Samples = 20_000,
-    preset: Preset = "default",
-    settings: Settings = None,
-    size: Size = None,
-    channels: Channels = None,
-    limit: Limit = None,
-    labels: LabelName = None,
-    classes: Classes = None,
-    seed: Seed = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Run server and sites on this machine: real processes, TLS and keys on loopback, no cluster.
-
-    The sites hold disjoint parts of the data, so they are paid for together, once, on the data's own account.
-    """
-    from veilset.cli.synthesize import default_account, unit_of
-    from veilset.core.files import require_absent
-    from veilset.data.opening import open_images
-    from veilset.pipeline.federated.keys import AUTHORITY, write_keys
-    from veilset.pipeline.federated.server import free_port
-    from veilset.pipeline.federated.simulation import plan_simulation, reserve_simulation
-    from veilset.pipeline.synthesize import Job
-    from veilset.privacy.account import Account
-    from veilset.privacy.vault import Vault
-
-    require_absent(out)
-    options = data_options(size, channels, limit, labels, classes, seed)
-    records = open_images(private, groups=groups, **options)
-    vault = Vault(records, unit=unit_of(unit))
-    job = Job(
-        method="sanitized_gan",
-        epsilon=epsilon,
-        delta=delta,
-        preset=preset,
-        settings=settings_of(settings),
-        samples=samples,
-        seed=seed,
-    )
-    plan = plan_simulation(job, vault.facts, sites)
-    workspace = out.with_name(f"{out.name}.veilset-simulation")
-    require_absent(workspace)
-    workspace.mkdir(parents=True)
-    book = Account(account or default_account(vault))
-    run = reserve_simulation(book, job, plan)
-    names = [f"site-{number}" for number in range(1, sites + 1)]
-    folder = workspace / "keys"
-    write_keys(folder, names, [_LOOPBACK])
-    address = f"{_LOOPBACK}:{free_port()}"
-    chosen = [f"--set={pair}" for pair in settings or []]
-    command = [sys.executable, "-m", "veilset", "federate"]
-    class_names = ",".join(records.class_names)
-    served = [*command, "server", "--out", str(out), "--keys", str(folder), "--address", address]
-    served += ["--shape", "x".join(map(str, records.shape)), "--classes", class_names, "--min-sites", str(sites)]
-    served += ["--samples", str(samples), "--preset", preset, "--seed", str(seed), *chosen]
-    served += ["--json"] if as_json else []
-    given = {"--groups": groups, "--size": size, "--channels": channels, "--limit": limit, "--labels": labels}
-    passed = [text for option, value in given.items() if value is not None for text in (option, str(value))]
-    children = [subprocess.Popen(served)]
-    try:
-        for number, name in enumerate(names, start=1):
-            joined = [*command, "site", private, "--name", name, "--epsilon", str(epsilon), "--server", address]
-            joined += ["--authority", str(folder / AUTHORITY), "--key", str(folder / f"{name}.key"), "--unit", unit]
-            joined += ["--out", str(workspace / name), "--part", f"{number}/{sites}", "--classes", class_names]
-            joined += ["--account", str(book.path), "--simulation", run, "--delta", str(plan.budget.delta)]
-            joined += ["--seed", str(seed), *passed]
-            log = (workspace / f"{name}.log").open("wb")
-            children.append(subprocess.Popen(joined, stdout=log, stderr=log))
-        if children[0].wait() != 0:
-            raise VeilsetError(f"The federation failed. Logs are in {workspace}.")
-        for child in children[1:]:
-            child.wait(60)
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.terminate()
 
 
 def _number(name: str, text: str) -> float:

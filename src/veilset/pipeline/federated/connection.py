@@ -7,6 +7,7 @@ installed at the site (`Desk`), and so speaks Flower's Fleet API itself. That AP
 Secure aggregation is not used: docs/federated.md says why.
 """
 
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -57,14 +58,15 @@ def serve_site(
     keep_generator: Callable[[Mapping[str, Tensor]], None],
     answer_every: float | None = None,
     at_once: bool = False,
+    wait: float = 10.0,
     patience: float = 120.0,
 ) -> None:
-    """Answer the server until it says farewell; a connection that is lost for `patience` seconds raises.
+    """Answer the server until it says farewell; raises when it is not there within `wait` seconds, or lost for longer.
 
     Answers leave on a schedule (`schedule.py`), unless `at_once`, which is for simulations.
     """
     desk = Desk(site, report, answer_every=answer_every, clock=None if at_once else Clock())
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + wait
     with _node(server, authority, key) as node:
         while True:
             try:
@@ -85,12 +87,21 @@ def serve_site(
             except httpx.HTTPError as error:
                 node.active = False
                 if time.monotonic() > deadline:
-                    why = str(error).splitlines()[0]
                     raise VeilsetError(
-                        f"No connection to {server} ({why}): it is not there, does not know the key of {site.name}, or "
-                        "has another authority. What the site paid for is kept; start it again to go on."
+                        f"No connection to {server}: {_cause(error)}. What the site paid for is kept; start it again "
+                        "to go on, with --wait SECONDS where the server is not up yet."
                     ) from error
                 time.sleep(1.0)
+
+
+def _cause(error: httpx.HTTPError) -> str:
+    """Why there is no connection, in words for whoever runs the site."""
+    text = str(error).partition("\n")[0]
+    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
+        return "the server does not know the site's key (--key). Ask its keeper to add the public one"
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return f"the server's certificate is not of this authority (--authority), or is for another address ({text})"
+    return f"nobody answers there as the server of a federation does (--server): {text}"
 
 
 @contextmanager
@@ -103,7 +114,14 @@ def _node(server: str, authority: bytes, key: bytes) -> "Iterator[_Node]":
     if not isinstance(own, ec.EllipticCurvePrivateKey):
         raise InputError("Expected an elliptic-curve key. Write keys with: veilset federate keys")
     version, signer = RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(own, own.public_key())
-    with FleetHttpClient.from_server_address(server, False, authority, interceptors=[version, signer]) as client:
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InputError(f"Expected --server HOST:PORT, got {server!r}.")
+    try:
+        client_of = FleetHttpClient.from_server_address(server, False, authority, interceptors=[version, signer])
+    except (ssl.SSLError, ValueError) as error:
+        raise InputError(f"Cannot read the authority's certificate (--authority): {error}.") from error
+    with client_of as client:
         node = _Node(client, public_key_to_bytes(own.public_key()))
         try:
             yield node
@@ -123,7 +141,10 @@ class _Node:
     def activate(self) -> None:
         """Say that the site is there."""
         request = ActivateNodeRequest(public_key=self._public_key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
-        self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+        try:
+            self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+        except ValueError as error:  # somebody else's web server
+            raise httpx.RemoteProtocolError(str(error)) from error
         self.active = True
         if self._heart is None:
             self._heart = HeartbeatSender(self._beat)

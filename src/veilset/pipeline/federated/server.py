@@ -1,5 +1,6 @@
 """A SuperLink of our own: started, given its sites and its run, and stopped with everything that it started."""
 
+import errno
 import json
 import os
 import re
@@ -82,6 +83,7 @@ def superlink(workspace: Path, keys: Path, address: str) -> Iterator[tuple["subp
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise InputError(f"Expected --address HOST:PORT, got {address!r}.")
+    _refuse_taken(host, int(port))
     for name in (AUTHORITY, CERTIFICATE, KEY):
         if not (keys / name).is_file():
             raise InputError(f"{keys / name} is missing. Write keys with: veilset federate keys {keys}")
@@ -127,6 +129,18 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _refuse_taken(host: str, port: int) -> None:
+    """Refuse an address that cannot be listened on; Flower would speak to whoever is there."""
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        raise InputError(f"Cannot listen on {host}:{port}: {reason}. Pass another --address.") from error
 
 
 def _wait_for(host: str, port: int, process: "subprocess.Popen[bytes]", workspace: Path) -> None:
