@@ -128,32 +128,25 @@ def test_a_federation_of_processes(federation: Federation, tmp_path: Path) -> No
 @pytest.mark.timeout(300)
 def test_a_site_that_cannot_connect_says_why_and_ends(federation: Federation, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    server = [*VEILSET, "server", "--out", str(tmp_path / "release"), "--keys", str(keys), "--shape", "16x16x1"]
-    server += ["--address", federation.address, "--classes", "0,1", *SETTINGS]
-    federation.start("server", server)
+    server = [*VEILSET, "server", "--keys", str(keys), "--shape", "16x16x1", "--classes", "0,1", *SETTINGS]
+    server += ["--address", federation.address, "--out"]
+    federation.start("server", [*server, str(tmp_path / "release")])
     federation.site("north")
     federation.wait(lambda: "is connected" in federation.log("north"), "the first site")
-    taken = subprocess.run(
-        [*server[:5], str(tmp_path / "again"), *server[6:]], capture_output=True, text=True, check=False
-    )
+    taken = subprocess.run([*server, str(tmp_path / "again")], capture_output=True, text=True, check=False)
     assert taken.returncode == 2
     assert "it is in use" in taken.stderr
     right = {"--server": federation.address, "--authority": keys / "authority.pem", "--key": keys / "south.key"}
     for change, words in (
-        ({"--key": keys / "stranger.key"}, "does not know the site's key"),
+        ({"--key": keys / "stranger.key"}, "does not take the site's key"),
         ({"--authority": tmp_path / "others" / "authority.pem"}, "not of this authority"),
         ({"--server": f"127.0.0.1:{free_port()}"}, "nobody answers there"),
     ):
-        given = [str(text) for pair in (right | change).items() for text in pair]
+        given = ["--epsilon", "8", "--out", str(tmp_path / "south"), "--wait", "3"]
+        given += [str(text) for pair in (right | change).items() for text in pair]
+        command = [*VEILSET, "site", str(tmp_path / "south.npz"), "--name", "south", *given]
         began = time.monotonic()
-        ended = subprocess.run(
-            [*VEILSET, "site", str(tmp_path / "south.npz"), "--name", "south", "--epsilon", "8", *given]
-            + ["--out", str(tmp_path / "south"), "--wait", "3"],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=federation.environment,
-        )
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, env=federation.environment)
         assert ended.returncode == 1
         assert words in ended.stderr
         assert "Traceback" not in ended.stderr

@@ -97,8 +97,8 @@ def serve_site(
 def _cause(error: httpx.HTTPError) -> str:
     """Why there is no connection, in words for whoever runs the site."""
     text = str(error).partition("\n")[0]
-    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
-        return "the server does not know the site's key (--key). Ask its keeper to add the public one"
+    if isinstance(error, httpx.HTTPStatusError) and error.response.is_client_error:
+        return "the server does not take the site's key (--key). Ask its keeper to add the public one"
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return f"the server's certificate is not of this authority (--authority), or is for another address ({text})"
     return f"nobody answers there as the server of a federation does (--server): {text}"
