@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from veilset.audit.game import Subject
-from veilset.audit.mechanisms import MECHANISMS, mechanism_subject
+from veilset.audit.mechanisms import mechanism_subject
 from veilset.audit.methods import AUDITS, MethodAudit, public_images
 from veilset.audit.neighbours import Neighbours, NeighbourSubject, session_play
 from veilset.core.randomness import numpy_generator
@@ -67,7 +67,7 @@ def toy_records(count: int) -> ImageSet:
 
 def method_neighbours(name: str, worlds: Neighbours) -> list[NeighbourSubject]:
     """The neighbour runs of a method, one for each form that is audited."""
-    return [_method(name, entry, worlds) for entry in AUDITS[name]]
+    return [configured_neighbours(name, entry, worlds) for entry in AUDITS[name]]
 
 
 def mechanism_neighbours(name: str) -> NeighbourSubject:
@@ -81,18 +81,16 @@ def mechanism_neighbours(name: str) -> NeighbourSubject:
     return NeighbourSubject(name=name, plan=subject.plan, play=session_play(worlds, subject.plan, spend), worlds=worlds)
 
 
-def every_mechanism() -> list[NeighbourSubject]:
-    """All of them."""
-    return [mechanism_neighbours(name) for name in MECHANISMS]
+def configured_neighbours(name: str, entry: MethodAudit, worlds: Neighbours) -> NeighbourSubject:
+    """The neighbour run of a method in one form."""
 
-
-def _method(name: str, entry: MethodAudit, worlds: Neighbours) -> NeighbourSubject:
     def configured() -> Method:
         return METHODS.get(name).configure("fast", entry.settings)
 
     def spend(session: Session) -> Mapping[str, bytes]:
         method = configured()
-        method.fit(session, public_images() if method.needs_public else None, Context())
+        public = worlds.sealed(worlds.records).check_public(public_images()) if method.needs_public else None
+        method.fit(session, public, Context())
         session.finish()
         return what_leaves(method)
 

@@ -42,16 +42,17 @@ def audit(
     result: dict[str, Any] = {}
     if method is not None or mechanism is not None:
         findings = _findings(method, mechanism, epsilon, runs, confidence)
-        breaches = _breaches()
+        breaches, moved = _breaches(), _moved(method, mechanism)
         worst = max(findings, key=lambda finding: finding.lower_bound / finding.claimed_epsilon)
-        contradicted = any(finding.contradicted for finding in findings) or bool(breaches)
+        contradicted = any(finding.contradicted for finding in findings) or bool(breaches or moved)
         result |= worst.to_json() | {
             "confidence": confidence,
             "contradicted": contradicted,
             "findings": [finding.to_json() for finding in findings if finding is not worst],
             "code_breaches": breaches,
+            "neighbours": moved,
         }
-        _explain(console, findings, breaches)
+        _explain(console, findings, breaches, moved)
     missed: list[str] = []
     if sabotage:
         twins = _sabotages(runs, confidence)
@@ -102,6 +103,24 @@ def _findings(
     return findings
 
 
+def _moved(method: str | None, mechanism: str | None) -> list[str]:
+    """What differs between neighbouring datasets and was not paid for."""
+    from veilset.audit.mechanisms import MECHANISMS
+    from veilset.audit.neighbour_methods import WORLDS, mechanism_neighbours, method_neighbours
+    from veilset.audit.neighbours import neighbour_run
+
+    if method is not None:
+        subjects = [subject for worlds in WORLDS.values() for subject in method_neighbours(method, worlds())]
+    else:
+        subjects = [mechanism_neighbours(name) for name in MECHANISMS if mechanism in (name, "all")]
+    moved = []
+    with RichProgress().task("neighbour runs", len(subjects)) as task:
+        for subject in subjects:
+            moved += [f"{subject.name}: {one.what}" for one in neighbour_run(subject.play, subject.worlds)]
+            task.advance()
+    return moved
+
+
 def _breaches() -> list[str]:
     from veilset.audit.code import check_source
 
@@ -124,7 +143,7 @@ def _sabotages(runs: int | None, confidence: float) -> "list[Finding]":
     return findings
 
 
-def _explain(console: Console, findings: "list[Finding]", breaches: list[str]) -> None:
+def _explain(console: Console, findings: "list[Finding]", breaches: list[str], moved: list[str]) -> None:
     for finding in findings:
         console.say(f"{finding.name}: claims epsilon {finding.claimed_epsilon:.3f} at delta {finding.delta:g}.")
         times = "One run" if finding.runs == 1 else f"{finding.runs} runs with a record and as many without it"
@@ -137,6 +156,10 @@ def _explain(console: Console, findings: "list[Finding]", breaches: list[str]) -
         console.warn(f"Code rule broken: {breach}")
     if not breaches:
         console.say("The source breaks no rule about private rows.")
+    for what in moved:
+        console.warn(f"Moved without being paid for: {what}. The claim is CONTRADICTED.")
+    if not moved:
+        console.say("On neighbouring datasets nothing moves that was not paid for.")
     console.say("An audit can refute a claim; it cannot prove one. The proofs are in the methods' pages.")
 
 

@@ -1,0 +1,44 @@
+"""Two real processes under torchrun, on neighbouring datasets: who works on what changes, and nothing that leaves."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve()
+METHODS_TRIED = ("merf", "dpgan", "pate", "sanitized_gan")
+
+
+def _main(folder: Path) -> None:
+    """What each of the processes runs."""
+    import torch
+
+    from veilset.audit.neighbour_methods import method_neighbours, plain
+    from veilset.audit.neighbours import neighbour_run
+    from veilset.privacy.distributed import join_if_launched, rank_and_size
+
+    torch.set_num_threads(1)
+    join_if_launched()
+    found: dict[str, list[str]] = {}
+    for name in METHODS_TRIED:
+        subject = method_neighbours(name, plain())[0]
+        found[subject.name] = [one.what for one in neighbour_run(subject.play, subject.worlds)]
+    rank, size = rank_and_size()
+    (folder / f"{rank}.json").write_text(json.dumps({"size": size, "found": found}))
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(HERE)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=500, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in (0, 1):
+        seen = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert seen["size"] == 2
+        assert len(seen["found"]) == len(METHODS_TRIED)
+        assert not any(seen["found"].values()), seen["found"]
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))
