@@ -1,5 +1,6 @@
 """Whole runs of the pipeline with the smallest method: order, account, resuming, and what a release depends on."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.methods.base import Method
 from veilset.pipeline.synthesize import Job, draw_plan, run
-from veilset.privacy.ledger import check_chain
+from veilset.privacy.ledger import Ledger, check_chain
 from veilset.privacy.mechanisms import Session
 from veilset.release.verify import verify_release
 
@@ -98,12 +99,19 @@ def test_an_interrupted_run_resumes_for_free(
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_that_was_cut_off_before_its_first_line_is_begun_anew(
-    records: ImageSet, tmp_path: Path, resume: bool
+    records: ImageSet, tmp_path: Path, resume: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "run").mkdir()
+    account = vs.Account(tmp_path / "account.sqlite")
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "begin", lambda self, header: os._exit(9))
+        child = os.fork()
+        if child == 0:
+            run(vs.Vault(records), JOB, workspace=tmp_path / "run", account=account)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     (tmp_path / "run" / "ledger.jsonl").write_bytes(b'{"sequence": 0')
-    release = run(vs.Vault(records), JOB, workspace=tmp_path / "run", resume=resume)
+    release = run(vs.Vault(records), JOB, workspace=tmp_path / "run", account=account, resume=resume)
     assert release.certificate.guarantee == "dp"
+    assert len(account.reservations) == (1 if resume else 2), "a resumed run has paid"
 
 
 @pytest.mark.parametrize("why", ["as_published", "insecure_seed"])

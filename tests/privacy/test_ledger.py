@@ -62,7 +62,7 @@ def test_half_a_last_line_is_dropped(path: Path) -> None:
 
 def test_one_process_at_a_time(path: Path) -> None:
     held = Ledger.reopen(path)
-    with pytest.raises(InputError, match="Another process"):
+    with pytest.raises(InputError, match="A run is alive there"):
         Ledger.reopen(path)
     held.close()
     Ledger.reopen(path).close()

@@ -14,6 +14,7 @@ from veilset.data.images import ImageSet
 from veilset.evaluate.pictures import png_of
 from veilset.methods import METHODS
 from veilset.pipeline.synthesize import Job, run
+from veilset.privacy.account import Account
 from veilset.privacy.vault import Vault
 
 SUPPORT = str(Path(__file__).parent.parent / "support")
@@ -34,7 +35,8 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         patch.setitem(METHODS._targets, "tiny", "tiny_method:Tiny")
         for name, unit, published in (("dp", "record", False), ("group", "group", False), ("none", "record", True)):
             job = Job(method="tiny", epsilon=3.21, delta=1e-5, samples=90, as_published=published)
-            release = run(Vault(records, unit=unit), job, workspace=folder / f"{name}-run")  # type: ignore[arg-type]
+            account = Account(folder / f"{name}.sqlite")  # one for all would refuse to add records to groups
+            release = run(Vault(records, unit=unit), job, workspace=folder / f"{name}-run", account=account)  # type: ignore[arg-type]
             made[name] = release.save(folder / name)
     return made
 

@@ -49,6 +49,13 @@ def _fail(message: str, code: int, *, as_json: bool) -> None:
     raise typer.Exit(code)
 
 
+def epsilon_text(epsilon: float | None) -> str:
+    """An epsilon with four decimals, or with four digits where those would say too little."""
+    if epsilon is None:
+        return "none"
+    return f"{epsilon:.4f}" if epsilon == 0 or epsilon >= 0.01 else f"{epsilon:.4g}"
+
+
 class Console:
     """One command's output. In JSON mode stdout carries the result alone."""
 

@@ -122,10 +122,8 @@ def _write(out: Path, result: dict[str, Any]) -> None:
 def _pay(
     release: Path, wanted: Any, test: "Records", epsilon: float, delta: float | None, account: Path | None, out: Path
 ) -> dict[str, Any]:
-    from veilset.cli.synthesize import default_account
     from veilset.pipeline.evaluate import pay_for_accuracy
     from veilset.privacy.account import Account
-    from veilset.privacy.vault import Vault
 
     workspace = out.with_name(f"{out.name}.veilset-run")
     result = pay_for_accuracy(
@@ -134,7 +132,7 @@ def _pay(
         test=test,
         epsilon=epsilon,
         delta=delta,
-        account=Account(account or default_account(Vault(test, unit=wanted.unit))),
+        account=None if account is None else Account(account),
         workspace=workspace,
         progress=RichProgress(),
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from veilset.cli.console import Console, RichProgress, guarded
+from veilset.cli.console import Console, RichProgress, epsilon_text, guarded
 from veilset.cli.options import (
     AsJson,
     Channels,
@@ -23,6 +23,7 @@ from veilset.cli.options import (
     Seed,
     Settings,
     Size,
+    Unit,
     data_options,
     settings_of,
 )
@@ -146,7 +147,7 @@ def site(
     key: Annotated[Path, typer.Option("--key", help="This site's private key.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for ledger, certificate and generator.")],
     delta: Delta = None,
-    unit: Annotated[str, typer.Option("--unit", help="What is protected: record, or group (a patient).")] = "record",
+    unit: Unit = None,
     groups: GroupName = None,
     account: Annotated[Path | None, typer.Option("--account", help="The dataset's account.")] = None,
     units: Annotated[
@@ -183,7 +184,7 @@ def site(
     require_flower()
     from safetensors.torch import save_file
 
-    from veilset.cli.synthesize import default_account, unit_of
+    from veilset.cli.synthesize import unit_of
     from veilset.core.files import write_whole
     from veilset.data.opening import open_images
     from veilset.pipeline.federated.connection import serve_site
@@ -192,6 +193,7 @@ def site(
     from veilset.pipeline.federated.simulation import covered_by, numbers_of, site_facts
     from veilset.pipeline.federated.site import Site
     from veilset.privacy.account import Account
+    from veilset.privacy.opening import account_of
     from veilset.privacy.vault import Vault
 
     for path in (authority, key):
@@ -200,12 +202,12 @@ def site(
     bounds = Bounds(most={name: _number(name, text) for name, text in settings_of(allow, "--allow").items()})
     options = data_options(size, channels, limit, labels, classes, seed)
     records = open_images(private, groups=groups, progress=RichProgress(), **options)
-    whole = Vault(records, unit=unit_of(unit))
-    book = Account(account or default_account(whole))  # of all the data, also for a part of it
+    whole = Vault(records, unit=unit_of(unit, records))
+    book = account_of(whole, None if account is None else Account(account))  # of all the data, also for a part of it
     vault, covered = whole, None
     if part is not None:
         number, count = numbers_of(part)
-        vault = Vault(part_of(records, number, count), unit=unit_of(unit))
+        vault = Vault(part_of(records, number, count), unit=whole.facts.unit)
         vault.facts = site_facts(whole.facts, number, count)
         covered = None if simulation is None else covered_by(book, simulation, number)
     if units is not None:
@@ -218,7 +220,7 @@ def site(
         epsilon=epsilon,
         delta=delta,
         workspace=out,
-        account=book if covered is None else None,
+        account=book,
         bounds=bounds,
         covered=covered,
     )
@@ -241,8 +243,8 @@ def site(
         certificate = own.certificate()
         write_whole(out / "certificate.json", certificate.to_bytes())
         console.say(
-            f"{name}: epsilon {certificate.epsilon:.4f}, delta {certificate.delta:g}, for each {vault.facts.unit}. "
-            f"Certificate: {out / 'certificate.json'}"
+            f"{name}: epsilon {epsilon_text(certificate.epsilon)}, delta {certificate.delta:g}, for each "
+            f"{vault.facts.unit}. Certificate: {out / 'certificate.json'}"
         )
         console.result(
             {

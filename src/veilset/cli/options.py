@@ -26,6 +26,12 @@ Channels = Annotated[int | None, typer.Option("--channels", help="Convert to gre
 Limit = Annotated[
     int | None, typer.Option("--limit", min=1, help="Use about this many records (or groups), drawn by --seed.")
 ]
+Unit = Annotated[
+    str | None,
+    typer.Option(
+        "--unit", help="What is protected: record, or group (a patient).", show_default="group where groups are known"
+    ),
+]
 LabelName = Annotated[str | None, typer.Option("--labels", help="Another array or column of labels.")]
 GroupName = Annotated[str | None, typer.Option("--groups", help="The array or column of groups, e.g. patients.")]
 Classes = Annotated[str | None, typer.Option("--classes", help="The label values in order, separated by commas.")]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from veilset.cli.console import Console
+from veilset.cli.console import Console, epsilon_text
 from veilset.cli.options import AsJson, Delta, Epsilon, Method, Preset, Settings, settings_of
 from veilset.core.errors import InputError
 
@@ -57,7 +57,8 @@ def plan(
         ]
         console.table(f"{method} on {records} {unit}s", columns, rows)
         console.say(
-            f"Together: epsilon {costs['pld']:.4f} at delta {drawn.budget.delta:g} (by RDP {costs['rdp']:.4f})."
+            f"Together: epsilon {epsilon_text(costs['pld'])} at delta {drawn.budget.delta:g} "
+            f"(by RDP {epsilon_text(costs['rdp'])})."
         )
         for name, value in drawn.facts.items():
             console.say(f"  {name}: {value:.4g}" if isinstance(value, float) else f"  {name}: {value}")

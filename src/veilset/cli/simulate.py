@@ -25,6 +25,7 @@ from veilset.cli.options import (
     Seed,
     Settings,
     Size,
+    Unit,
     data_options,
     settings_of,
 )
@@ -41,7 +42,7 @@ def simulate(
     out: Out,
     sites: Annotated[int, typer.Option("--sites", min=2, help="How many sites.")] = 4,
     delta: Delta = None,
-    unit: Annotated[str, typer.Option("--unit", help="What is protected: record, or group (a patient).")] = "record",
+    unit: Unit = None,
     groups: GroupName = None,
     account: Annotated[
         Path | None, typer.Option("--account", help="The dataset's account.", show_default="one kept for this data")
@@ -61,7 +62,7 @@ def simulate(
 
     The sites hold disjoint parts of the data, so they are paid for together, once, on the data's own account.
     """
-    from veilset.cli.synthesize import default_account, unit_of
+    from veilset.cli.synthesize import unit_of
     from veilset.core.files import require_absent
     from veilset.data.opening import open_images
     from veilset.pipeline.federated.keys import AUTHORITY, write_keys
@@ -69,13 +70,14 @@ def simulate(
     from veilset.pipeline.federated.simulation import plan_simulation, reserve_simulation
     from veilset.pipeline.synthesize import Job
     from veilset.privacy.account import Account
+    from veilset.privacy.opening import account_of
     from veilset.privacy.vault import Vault
 
     require_flower()
     require_absent(out)
     options = data_options(size, channels, limit, labels, classes, seed)
     records = open_images(private, groups=groups, **options)
-    vault = Vault(records, unit=unit_of(unit))
+    vault = Vault(records, unit=unit_of(unit, records))
     job = Job(
         method="sanitized_gan",
         epsilon=epsilon,
@@ -89,8 +91,8 @@ def simulate(
     workspace = out.with_name(f"{out.name}.veilset-simulation")
     require_absent(workspace)
     workspace.mkdir(parents=True)
-    book = Account(account or default_account(vault))
-    run = reserve_simulation(book, job, plan)
+    book = account_of(vault, None if account is None else Account(account))
+    run = reserve_simulation(book, job, plan, vault.facts.unit)
     names = [f"site-{number}" for number in range(1, sites + 1)]
     folder = workspace / "keys"
     write_keys(folder, names, [LOOPBACK])
@@ -109,7 +111,8 @@ def simulate(
     try:
         for number, name in enumerate(names, start=1):
             joined = [*command, "site", private, "--name", name, "--epsilon", str(epsilon), "--server", address]
-            joined += ["--authority", str(folder / AUTHORITY), "--key", str(folder / f"{name}.key"), "--unit", unit]
+            joined += ["--authority", str(folder / AUTHORITY), "--key", str(folder / f"{name}.key")]
+            joined += ["--unit", vault.facts.unit]
             joined += ["--out", str(workspace / name), "--part", f"{number}/{sites}", "--classes", class_names]
             joined += ["--account", str(book.path), "--simulation", run, "--delta", str(plan.budget.delta)]
             joined += ["--seed", str(seed), "--wait", "300", *passed]

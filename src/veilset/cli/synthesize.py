@@ -2,13 +2,14 @@
 
 import resource
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from veilset.cli.console import Console, RichProgress
+from veilset.cli.console import Console, RichProgress, epsilon_text
 from veilset.cli.options import (
     AsJson,
     Channels,
@@ -25,6 +26,7 @@ from veilset.cli.options import (
     Seed,
     Settings,
     Size,
+    Unit,
     check_device,
     data_options,
     settings_of,
@@ -32,6 +34,8 @@ from veilset.cli.options import (
 from veilset.core.errors import InputError
 
 if TYPE_CHECKING:
+    from veilset.core.records import Records
+    from veilset.privacy.account import Account
     from veilset.privacy.vault import PublicFacts
     from veilset.release.format import Release
 
@@ -51,8 +55,16 @@ def synthesize(
     preset: Preset = "default",
     settings: Settings = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many images to release.")] = None,
-    unit: Annotated[str, typer.Option("--unit", help="What is protected: record, or group (a patient).")] = "record",
+    unit: Unit = None,
     groups: GroupName = None,
+    images_per_group: Annotated[
+        int | None,
+        typer.Option(
+            "--images-per-group",
+            min=1,
+            help="Images that one patient has at most: runs for each record then count for patients, too.",
+        ),
+    ] = None,
     account: Annotated[
         Path | None, typer.Option("--account", help="The dataset's account.", show_default="one kept for this data")
     ] = None,
@@ -65,6 +77,7 @@ def synthesize(
     seed: Seed = 0,
     device: Device = "cpu",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the budget is spent.")] = False,
     as_published: Annotated[
         bool, typer.Option("--as-published", help="The paper's own form; it has no guarantee, and the release says so.")
     ] = False,
@@ -90,9 +103,11 @@ def synthesize(
     options = data_options(size, channels, limit, labels, classes, seed)
     from veilset.core.files import require_absent
     from veilset.data.opening import open_images
-    from veilset.pipeline.synthesize import Job, run
+    from veilset.pipeline.checks import charged, early_warnings
+    from veilset.pipeline.synthesize import Job, budget_of, run
     from veilset.privacy.account import Account
     from veilset.privacy.distributed import rank_and_size
+    from veilset.privacy.opening import account_of
     from veilset.privacy.vault import Vault
     from veilset.release.signing import load_private_key
 
@@ -126,39 +141,51 @@ def synthesize(
         insecure_seed=insecure_seed,
     )
     progress = RichProgress()
-    vault = Vault(open_images(private, groups=groups, progress=progress, **options), unit=unit_of(unit))
+    records = open_images(private, groups=groups, progress=progress, **options)
+    vault = Vault(records, unit=unit_of(unit, records))
+    if unit is None and vault.facts.unit == "group":
+        console.say(
+            f"Unit: each of {vault.facts.units} groups, because groups are known. --unit record would be weaker."
+        )
     shared = None
     if public is not None:
         height, width, depth = vault.facts.shape
         images = open_images(public, size=height if height == width else None, channels=depth, progress=progress)
         shared = vault.check_public(images, progress)
-    book = Account(account or default_account(vault))
+    budget = budget_of(job, vault.facts)
+    book = account_of(vault, None if account is None else Account(account), progress)
+    if images_per_group is not None:
+        book.declare_images_per_group(images_per_group)
     workspace = out.with_name(f"{out.name}.veilset-run")
+    if not resume:
+        _ask(console, early_warnings(vault.facts, budget), book.path, epsilon, yes=yes or as_json)
     try:
-        release = run(vault, job, workspace=workspace, public=shared, account=book, resume=resume, progress=progress)
+        release = run(
+            vault, job, workspace=workspace, public=shared, account=book, resume=resume, out=out, progress=progress
+        )
         if rank_and_size()[0] != 0:
             return
-        release.save(out, sign_key=sign)
+        with charged(book, budget, workspace):
+            release.save(out, sign_key=sign)
     except KeyboardInterrupt:
-        console.warn(f"Nothing was published. What was paid for is kept in {workspace}: go on with --resume.")
+        kept = f"What was paid for is kept in {workspace}: go on with --resume." if workspace.exists() else ""
+        console.warn(f"Nothing was published. {kept}")
         raise
+    book.end(str(release.certificate.header["run"]))
     shutil.rmtree(workspace)
     certificate = release.certificate
+    said = early_warnings(vault.facts, budget)
     for warning in certificate.warnings:
-        console.warn(warning)
+        if resume or warning not in said:
+            console.warn(warning)
     for reason in certificate.reasons:
         console.warn(f"No guarantee: {reason}")
     if certificate.epsilon is not None and certificate.delta is not None:
         console.say(
-            f"Guarantee: epsilon {certificate.epsilon:.4f}, delta {certificate.delta:g}, for each {vault.facts.unit}."
+            f"Guarantee: epsilon {epsilon_text(certificate.epsilon)}, delta {certificate.delta:g}, for each "
+            f"{vault.facts.unit}."
         )
-        limit_delta = book.limit.delta if book.limit else certificate.delta
-        runs = len(book.reservations)
-        total = book.spent(limit_delta)
-        if total is None:
-            console.warn("An earlier run on this data had no guarantee, so no total holds for the data.")
-        elif runs > 1:
-            console.say(f"All {runs} runs on this data together: epsilon {total:.4f} at {limit_delta:g}.")
+        _say_total(console, book, certificate.delta)
     console.say(f"Release: {out} ({len(release)} images). Check it with: veilset verify {out}")
     console.result(
         {
@@ -197,15 +224,32 @@ def _converted(
     return convert_network(teacher_model, teacher_network, facts, conversion, RichProgress())
 
 
-def unit_of(text: str) -> Literal["record", "group"]:
-    """`--unit` as the vault takes it."""
+def unit_of(text: str | None, records: "Records | None" = None) -> Literal["record", "group"]:
+    """`--unit` as the vault takes it. Who names groups means them, unless the unit is named, too."""
+    if text is None:
+        return "record" if records is None or records.groups is None else "group"
     if text not in ("record", "group"):
         raise InputError(f"Expected --unit record or group, got {text!r}.")
     return "group" if text == "group" else "record"
 
 
-def default_account(vault: "Vault") -> Path:  # type: ignore[name-defined]  # noqa: F821
-    """The account that is kept for exactly these records when the user names none."""
-    from veilset.core.places import state_directory
+def _ask(console: Console, warnings: list[str], account: Path, epsilon: float, *, yes: bool) -> None:
+    """Say what to expect while nothing is spent; on a terminal, let the person stop."""
+    for warning in warnings:
+        console.warn(f"{warning} Nothing is charged yet; see what to expect with: veilset plan")
+    if warnings and not yes and sys.stdin.isatty() and not typer.confirm(f"Charge epsilon {epsilon:g} to {account}?"):
+        raise InputError("Stopped before anything was charged. More records, a larger --epsilon or --unit may help.")
 
-    return state_directory() / "accounts" / f"{vault.fingerprint()[:32]}.sqlite"
+
+def _say_total(console: Console, book: "Account", delta: float) -> None:
+    """What all runs on this data cost together, for whom."""
+    limit_delta = book.limit.delta if book.limit else delta
+    runs = len(book.reservations)
+    total = book.spent(limit_delta)
+    if total is None:
+        console.warn("An earlier run on this data had no guarantee, so no total holds for the data.")
+    elif runs > 1:
+        console.say(
+            f"All {runs} runs on this data together: epsilon {epsilon_text(total)} at {limit_delta:g}, for each "
+            f"{book.unit}. See: veilset account {book.path}"
+        )

@@ -29,6 +29,7 @@ def fsync_directory(path: Path) -> None:
 def _fsync_tree(root: Path) -> None:
     for path in root.rglob("*"):
         if path.is_file():
+            path.chmod(0o644)  # some writers leave files that only their owner may read
             with path.open("rb") as file:
                 os.fsync(file.fileno())
     fsync_directory(root)
@@ -38,6 +39,26 @@ def require_absent(path: Path) -> None:
     """Refuse an output place that exists, before any work is done."""
     if path.exists():
         raise InputError(f"{path} exists already. Choose another --out or move it away; nothing was changed.")
+
+
+def require_room(path: Path, size: int) -> None:
+    """Refuse a place that cannot be written to or has less than `size` bytes free, before any work is done.
+
+    Nothing stays: folders that are missing are not made.
+    """
+    there = path.parent
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    try:
+        Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=there)).rmdir()
+        free = shutil.disk_usage(there).free
+    except OSError as error:
+        raise InputError(f"Cannot write to {there}: {error.strerror}. Choose another place.") from error
+    if free < size:
+        raise InputError(
+            f"{there} has {free / 2**20:,.0f} MB free, and {path.name} may need {size / 2**20:,.0f}. Free some "
+            "space or choose another place."
+        )
 
 
 @contextlib.contextmanager

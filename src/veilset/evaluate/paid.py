@@ -5,7 +5,6 @@ Everything else in this layer reads test images without noise, so its numbers st
 
 import json
 import math
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,10 @@ from veilset.privacy.account import Account
 from veilset.privacy.accounting import calibrate, epsilon_of
 from veilset.privacy.budget import Budget, default_delta
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.ledger import Ledger, Line
+from veilset.privacy.ledger import Line
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
+from veilset.privacy.opening import account_of, has_unfinished_run, open_run
 from veilset.privacy.vault import Vault
 from veilset.training.plain import predict
 
@@ -59,7 +59,7 @@ class PaidAccuracy:
 
 
 def paid_accuracy(
-    network: nn.Module, test: Vault, *, epsilon: float, delta: float | None, account: Account, workspace: Path,
+    network: nn.Module, test: Vault, *, epsilon: float, delta: float | None, account: Account | None, workspace: Path,
     student: str,
 ) -> PaidAccuracy:  # fmt: skip
     """The accuracy of `network`, which saw nothing of the test set, for `epsilon` of the test set's account.
@@ -74,12 +74,10 @@ def paid_accuracy(
     noise = calibrate(budget, lambda multiplier: [Event(label=_LABEL, noise_multiplier=multiplier)])
     event = Event(label=_LABEL, noise_multiplier=noise)
     plan = Plan(budget=budget, events=(event,))
-    place = workspace / "ledger.jsonl"
-    if place.exists():
+    if has_unfinished_run(workspace):
         raise InputError(f"An unfinished paid evaluation is in {workspace}; its share is spent. Choose another --out.")
-    run = uuid.uuid4().hex
-    account.reserve(run, "paid test accuracy", plan)
-    ledger = Ledger.create(place, {"run": run, "as_published": False, "facts": facts.to_json()})
+    header = {"method": "paid test accuracy", "as_published": False, "facts": facts.to_json()}
+    ledger = open_run(test, plan, header, workspace=workspace, account=account_of(test, account))
     try:
         session = Session(test, plan, ledger, NoiseSource(None), workspace=workspace)
 

@@ -131,7 +131,7 @@ def pay_for_accuracy(
     test: Records,
     epsilon: float,
     delta: float | None,
-    account: Account,
+    account: Account | None,
     workspace: Path,
     progress: Progress = SILENT,
 ) -> dict[str, Any]:

@@ -6,30 +6,33 @@ twice; a run that ends well leaves nothing but the release and its line in the a
 """
 
 import dataclasses
-import json
 import shutil
 import uuid
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from veilset.core.errors import InputError
 from veilset.core.places import state_directory
 from veilset.core.progress import SILENT, Progress
-from veilset.core.records import Records
+from veilset.core.records import Labels, Records
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.methods.base import Context, Method
+from veilset.pipeline.checks import charged, check_before_paying, early_warnings
 from veilset.privacy.account import Account
-from veilset.privacy.budget import Budget, default_delta
+from veilset.privacy.budget import Budget, default_delta, require_enough
 from veilset.privacy.events import Plan
-from veilset.privacy.ledger import Ledger
+from veilset.privacy.opening import account_of, open_run
 from veilset.privacy.vault import Public, PublicFacts, Vault
 from veilset.release.certifying import certify
 from veilset.release.format import Release
 
-_LEDGER = "ledger.jsonl"
+_SHOWN = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,7 @@ class Job:
 
 def budget_of(job: Job, facts: PublicFacts) -> Budget:
     """The job's budget, with the default delta where it names none, checked against the number of units."""
+    require_enough(facts.units, facts.unit)
     budget = Budget(job.epsilon, default_delta(facts.units) if job.delta is None else job.delta)
     budget.check_against(facts.units)
     return budget
@@ -77,11 +81,22 @@ def run(
     public: Public | None = None,
     account: Account | None = None,
     resume: bool = False,
+    out: Path | None = None,
     progress: Progress = SILENT,
 ) -> Release:
     """Do the job. The workspace keeps the ledger and what was paid for; remove it once the release is safe.
 
     Under torchrun every process calls this with the same arguments and gets the same release; rank 0 saves it.
+
+    Args:
+        vault: the private data.
+        job: what to do.
+        workspace: a folder for this run alone, beside which there is room.
+        public: public images that help.
+        account: who pays; None takes the account that is kept for the vault's source.
+        resume: go on with the unfinished run in `workspace`.
+        out: where the release will be saved, if that is known: it is looked at before anything is paid.
+        progress: where work is reported.
     """
     from veilset.privacy.distributed import SharedLedger, join_if_launched, rank_and_size
     from veilset.privacy.mechanisms import Session
@@ -106,31 +121,43 @@ def run(
         set_thread_count()
     budget = budget_of(job, vault.facts)
     plan = method.plan(vault.facts, budget)
+    count = job.samples or method.default_samples(vault.facts)
     header = header_of(job, method, vault.facts, plan)
-    opened = open_ledger(workspace, header, resume=resume, account=account, plan=plan) if rank == 0 else None
+    opened = None
+    if rank == 0:
+        check_before_paying(vault.facts, count, workspace=workspace, public=public, out=out)
+        account = account_of(vault, account, progress)
+        opened = open_run(
+            vault, plan, header, workspace=workspace, account=account, resume=resume, guarantee=guarantee_of(header)
+        )
     ledger = opened if opened is not None and size == 1 else SharedLedger(opened)
     noise = NoiseSource(job.insecure_seed, rank)
     progress = progress if rank == 0 else SILENT
     try:
-        session = Session(vault, plan, ledger, noise, workspace=workspace, progress=progress)
-        context = Context(seed=job.seed, device=job.device, progress=progress, workspace=workspace)
-        method.fit(session, public, context)
-        session.finish()
-        if isinstance(ledger, SharedLedger):
-            ledger.synchronise()
-        samples = method.sample(job.samples or method.default_samples(vault.facts), job.seed)
-        certificate = certify(
-            ledger.lines,
-            vault.facts,
-            budget.delta,
-            job.method,
-            header["settings"],
-            samples=len(samples.images),
-            seed=job.seed,
-            budget=budget,
-            reasons=(method.published_reason,) if job.as_published and method.published_reason else (),
-            warnings=[*_warnings(vault.facts, budget, account), *method.warnings()],
-        )
+        with nullcontext() if account is None else charged(account, budget, workspace):
+            session = Session(vault, plan, ledger, noise, workspace=workspace, progress=progress)
+            context = Context(seed=job.seed, device=job.device, progress=progress, workspace=workspace)
+            method.fit(session, public, context)
+            session.finish()
+            if isinstance(ledger, SharedLedger):
+                ledger.synchronise()
+            samples = method.sample(count, job.seed)
+            certificate = certify(
+                ledger.lines,
+                vault.facts,
+                budget.delta,
+                job.method,
+                header["settings"],
+                samples=len(samples.images),
+                seed=job.seed,
+                budget=budget,
+                reasons=(method.published_reason,) if job.as_published and method.published_reason else (),
+                warnings=[
+                    *early_warnings(vault.facts, budget),
+                    *_lacking(vault.facts, samples.labels),
+                    *method.warnings(),
+                ],
+            )
     finally:
         ledger.close()
     return Release(
@@ -149,18 +176,26 @@ def synthesize(
     budget: Budget,
     public: Records | Public | None = None,
     account: Account | None = None,
+    workspace: Path | None = None,
+    resume: bool = False,
     progress: Progress = SILENT,
     **options: Any,
 ) -> Release:
-    """Make a release of `vault` in memory; save it with `release.save(path)`. `options` are the fields of `Job`."""
+    """Make a release of `vault` in memory; save it with `release.save(path)`. `options` are the fields of `Job`.
+
+    It is paid from `account`, or from the one that is kept for the vault's source: the same that the command line
+    charges. A run that was cut off goes on with `resume`, in the same `workspace`.
+    """
     shared = None if public is None else vault.check_public(_in_shape(public, vault.facts), progress)
     try:
         job = Job(method=method, epsilon=budget.epsilon, delta=budget.delta, **options)
     except TypeError as error:
         raise InputError(f"{error}. Options: {', '.join(f.name for f in dataclasses.fields(Job))}.") from error
-    workspace = state_directory() / "runs" / uuid.uuid4().hex
-    release = run(vault, job, workspace=workspace, public=shared, account=account, progress=progress)
-    shutil.rmtree(workspace)
+    place = workspace or state_directory() / "runs" / uuid.uuid4().hex
+    payer = account_of(vault, account, progress)
+    release = run(vault, job, workspace=place, public=shared, account=payer, resume=resume, progress=progress)
+    payer.end(str(release.certificate.header["run"]))
+    shutil.rmtree(place)
     return release
 
 
@@ -186,48 +221,14 @@ def header_of(job: Job, method: Method, facts: PublicFacts, plan: Plan) -> dict[
     }
 
 
-def open_ledger(
-    workspace: Path, header: dict[str, Any], *, resume: bool, account: Account | None, plan: Plan
-) -> Ledger:
-    """The ledger of a run, new or resumed, after the account has reserved all of its plan."""
-    path = workspace / _LEDGER
-    if path.exists() and b"\n" not in path.read_bytes():
-        path.unlink()  # a run that was cut off before its first line had read nothing
-    if path.exists() and not resume:
-        raise InputError(
-            f"An unfinished run is in {workspace}. Pass --resume to go on with what it paid for, "
-            "or remove that folder to start anew; what it reserved stays spent."
-        )
-    if not path.exists():
-        identity = {"run": uuid.uuid4().hex}
-        if account is not None:
-            account.reserve(identity["run"], header["method"], plan, guarantee=_guarantee(header))
-        return Ledger.create(path, identity | header)
-    ledger = Ledger.reopen(path)
-    kept = {name: value for name, value in ledger.header.items() if name != "run"}
-    wanted = json.loads(json.dumps(header))
-    if kept != wanted:
-        changed = sorted(name for name in wanted if kept.get(name) != wanted[name])
-        ledger.close()
-        raise InputError(
-            f"The unfinished run in {workspace} has other {', '.join(changed)}. Resume it with the options it was "
-            "started with, or remove that folder to start anew; what it reserved stays spent."
-        )
-    if account is not None:
-        account.reserve(str(ledger.header["run"]), header["method"], plan, guarantee=_guarantee(header))
-    return ledger
-
-
-def _guarantee(header: Mapping[str, Any]) -> str:
+def guarantee_of(header: Mapping[str, Any]) -> str:
+    """Whether a run with this header will have a guarantee."""
     return "dp" if header["noise"] == "os-entropy" and not header["as_published"] else "none"
 
 
-def _warnings(facts: PublicFacts, budget: Budget, account: Account | None) -> list[str]:
-    warnings = []
-    if budget.epsilon > 10:
-        warnings.append(f"Epsilon {budget.epsilon:g} is large: the guarantee for one {facts.unit} is weak.")
-    if facts.units < 1000:
-        warnings.append(f"Only {facts.units} {facts.unit}s: at this size the noise may drown what there is to learn.")
-    if account is None:
-        warnings.append("No account was kept, so other releases of the same data are not counted here.")
-    return warnings
+def _lacking(facts: PublicFacts, labels: Labels) -> list[str]:
+    """Classes that nothing was released of. Labels are released anyway, so this says nothing new."""
+    counts = np.bincount(labels, minlength=facts.classes)
+    names = [name for name, count in zip(facts.class_names, counts, strict=False) if count == 0]
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return [f"{len(names)} of {facts.classes} classes have no released image: {shown}."] if names else []

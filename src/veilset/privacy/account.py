@@ -1,14 +1,16 @@
 """The account of one private dataset over all runs and releases: a small SQLite file with an optional limit.
 
 A run reserves its whole plan before it reads anything, in one immediate transaction, so that two processes can never
-overdraw an account together. What was reserved stays spent, whatever became of the run.
+overdraw an account together. What was reserved stays spent, whatever became of the run. For each run the account also
+keeps how far its ledger got: a line is valid once the account has taken it over from the line before, so of two copies
+of a run's folder only one can go on.
 """
 
 import json
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,20 +18,35 @@ from veilset.core.errors import BudgetError, InputError
 from veilset.privacy.accounting import epsilon_of, fits_account, gaussian_epsilon
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
+from veilset.privacy.ledger import CHAIN_START
+from veilset.privacy.state_file import Kind, StateFile
+from veilset.privacy.units import for_groups
+from veilset.privacy.vault import Unit
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS spending_limit (id INTEGER PRIMARY KEY CHECK (id = 1), epsilon REAL, delta REAL);
-CREATE TABLE IF NOT EXISTS reservation (
-    run TEXT PRIMARY KEY, time TEXT NOT NULL, method TEXT NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
-    events TEXT NOT NULL, guarantee TEXT NOT NULL
-);
-"""
-_READ = "SELECT run, time, method, epsilon, delta, events, guarantee FROM reservation ORDER BY rowid"
+_KIND = Kind(
+    name="account",
+    application=0x5645494C,
+    version=2,
+    advice="Nothing in it was changed. Name another one with --account; what an older account holds stays spent.",
+    schema=(
+        "CREATE TABLE spending_limit (id INTEGER PRIMARY KEY CHECK (id = 1), epsilon REAL, delta REAL)",
+        "CREATE TABLE declared (id INTEGER PRIMARY KEY CHECK (id = 1), images_per_group INTEGER)",
+        """CREATE TABLE reservation (
+            run TEXT PRIMARY KEY, time TEXT NOT NULL, method TEXT NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
+            events TEXT NOT NULL, guarantee TEXT NOT NULL, unit TEXT NOT NULL, workspace TEXT NOT NULL,
+            fingerprint TEXT NOT NULL, head TEXT NOT NULL, lines INTEGER NOT NULL, ended TEXT
+        )""",
+    ),
+)
+_READ = (
+    "SELECT run, time, method, epsilon, delta, events, guarantee, unit, lines, ended FROM reservation ORDER BY rowid"
+)
+_MOST_EXACT = 40  # different events that are composed exactly; the total of more is a bound by Renyi DP
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """What one run reserved."""
+    """What one run reserved, for whom, how many lines its ledger has, and when it ended."""
 
     run: str
     time: str
@@ -37,69 +54,142 @@ class Reservation:
     budget: Budget
     events: tuple[Event, ...]
     guarantee: str
+    unit: Unit
+    lines: int
+    ended: str | None
 
 
 class Account:
-    """The spending of one private dataset. The file is created on first use."""
+    """The spending of one private dataset. The file is made when something is first written to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with self._connect() as database:
-                database.executescript(_SCHEMA)
-                # A file of an earlier version does not say which of its runs had a guarantee, so it is not guessed.
-                database.execute(f"{_READ} LIMIT 0")
-        except (OSError, sqlite3.DatabaseError) as error:
-            raise InputError(
-                f"Cannot use {path} as an account: {error}. Name another one with --account; what this one holds stays "
-                "spent."
-            ) from error
+        self._file = StateFile(path, _KIND)
 
-    def reserve(self, run: str, method: str, plan: Plan, *, guarantee: str = "dp") -> None:
-        """Reserve the whole plan for `run`, or raise `BudgetError` and leave the account as it was.
+    def make(self) -> None:
+        """Make the file where there is none yet."""
+        with self._file.writing():
+            pass
+
+    def reserve(
+        self,
+        run: str,
+        method: str,
+        plan: Plan,
+        *,
+        guarantee: str = "dp",
+        unit: Unit = "record",
+        workspace: Path | None = None,
+        fingerprint: str = "",
+    ) -> None:
+        """Reserve the whole plan for a new `run`, or raise `BudgetError` and leave the account as it was.
 
         A run with `guarantee` "none" is written down, too: after it no epsilon holds for this dataset any more, and an
-        account with a limit refuses it. Reserving again for the same run and the same plan changes nothing, so that a
-        run can resume.
+        account with a limit refuses it. A run reserves once; one that goes on calls `resume`.
         """
         epsilon_of(plan.events, plan.budget.delta)  # loads the accountant before the lock is taken
-        with self._exclusive() as database:
+        with self._file.writing() as database:
             reservations = _reservations(database)
-            same = [r for r in reservations if r.run == run]
-            if same:
-                if same[0].events != plan.events:
-                    raise BudgetError(f"Run {run} reserved another plan in {self.path}. Start a new run.")
-                return
-            limit = _limit(database)
+            if any(r.run == run for r in reservations):
+                raise BudgetError(f"Run {run} has reserved its share in {self.path} already. Start a new run.")
+            limit, images = _limit(database), _images_per_group(database)
+            whole = _unit_of({r.unit for r in reservations} | {unit}, images)
+            if whole == "group" and images is None and {r.unit for r in reservations} | {unit} == {"record", "group"}:
+                raise InputError(_mixed(self.path, unit))
             unbounded = guarantee != "dp" or any(r.guarantee != "dp" for r in reservations)
             if limit and unbounded:
                 raise BudgetError(
                     f"{self.path} has a limit, and a run without a guarantee would break it or has broken it. "
                     "No data was read."
                 )
-            if limit and not fits_account([r.events for r in reservations], plan.events, limit):
+            spent = [_counted(r.events, r.unit, whole, images) for r in reservations]
+            if limit and not fits_account(spent, _counted(plan.events, unit, whole, images), limit):
                 raise BudgetError(
                     f"This run would overdraw {self.path}, whose limit is epsilon={limit.epsilon:g} at "
-                    f"delta={limit.delta:g}; {len(reservations)} run(s) have spent from it. No data was read. "
-                    f"See what is left with: veilset account {self.path}"
+                    f"delta={limit.delta:g} for each {whole}; {len(reservations)} run(s) have spent from it. "
+                    f"No data was read. See what is left with: veilset account {self.path}"
                 )
             database.execute(
-                "INSERT INTO reservation VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO reservation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, NULL)",
                 (
                     run,
-                    datetime.now(UTC).isoformat(timespec="seconds"),
+                    _now(),
                     method,
                     plan.budget.epsilon,
                     plan.budget.delta,
                     json.dumps([event.to_json() for event in plan.events]),
                     guarantee,
+                    unit,
+                    "" if workspace is None else str(workspace.resolve()),
+                    fingerprint,
+                    CHAIN_START,
                 ),
             )
 
+    def resume(self, run: str, *, fingerprint: str, heads: Sequence[str]) -> None:
+        """Let `run` go on with the ledger whose lines have these hashes, or raise.
+
+        The ledger may be one line ahead, where the run was cut off between the line and its entry here: nothing was
+        read for that line. A ledger that is behind was cut off at its end or is an old copy.
+        """
+        with self._file.writing() as database:
+            row = database.execute(
+                "SELECT fingerprint, head, lines, ended FROM reservation WHERE run = ?", (run,)
+            ).fetchone()
+            if row is None:
+                raise BudgetError(
+                    f"{self.path} does not know this unfinished run: it was paid from another account, or for other "
+                    "data. Resume it with the account and the data that it was started with. No data was read."
+                )
+            known, head, lines, ended = row
+            if ended is not None:
+                raise BudgetError("This run has ended and published its release. Start a new run; it is paid for anew.")
+            if known != fingerprint:
+                raise InputError(
+                    "The unfinished run was started on other data. Resume it with the data and the view (--size, "
+                    "--channels, --limit, --labels, --groups) that it was started with. No data was read."
+                )
+            places = [CHAIN_START, *heads]
+            ahead = len(heads) - lines
+            if ahead not in (0, 1) or places[lines] != head:
+                raise BudgetError(
+                    f"The run's ledger has {len(heads)} lines and is not the one that {self.path} knows, with {lines}: "
+                    "it was cut, changed or copied, and another copy went on. Go on with that copy, or start a new "
+                    "run, which is paid for anew. No data was read."
+                )
+            if ahead:
+                _advance(database, run, head, heads[-1])
+
+    def advance(self, run: str, old: str, new: str) -> None:
+        """Take over a ledger line that follows `old`. Of two copies of a run only the first gets here."""
+        with self._file.writing(patience=60) as database:
+            if not _advance(database, run, old, new):
+                raise BudgetError(
+                    "Another copy of this run's folder went on with it, or the run has ended. Go on with that copy. "
+                    "No data was read."
+                )
+
+    def end(self, run: str) -> None:
+        """Say that the release of `run` is safe: from now on nothing resumes it."""
+        with self._file.writing(patience=60) as database:
+            database.execute("UPDATE reservation SET ended = ? WHERE run = ? AND ended IS NULL", (_now(), run))
+
+    def unfinished(self, workspace: Path) -> list[tuple[str, int, str, list[Event]]]:
+        """Runs that were begun in this folder and have not ended: name, ledger lines, data and plan, newest first."""
+        with self._file.reading() as database:
+            found = database.execute(
+                "SELECT run, lines, fingerprint, events FROM reservation WHERE workspace = ? AND ended IS NULL "
+                "ORDER BY rowid DESC",
+                (str(workspace.resolve()),),
+            ).fetchall()
+        return [
+            (run, lines, data, [Event.from_json(event) for event in json.loads(events)])
+            for run, lines, data, events in found
+        ]
+
     def set_limit(self, limit: Budget, *, allow_raise: bool = False) -> None:
         """Set the limit. Raising one that was promised needs `allow_raise`."""
-        with self._exclusive() as database:
+        with self._file.writing() as database:
             old = _limit(database)
             if old and not allow_raise and (limit.epsilon > old.epsilon or limit.delta > old.delta):
                 raise BudgetError(
@@ -108,17 +198,41 @@ class Account:
                 )
             database.execute("INSERT OR REPLACE INTO spending_limit VALUES (1, ?, ?)", (limit.epsilon, limit.delta))
 
+    def declare_images_per_group(self, images: int, *, allow_lower: bool = False) -> None:
+        """Declare how many images a person has at most, so that runs for each record count for persons, too."""
+        if images < 1:
+            raise InputError(f"Expected --images-per-group of at least 1, got {images}.")
+        with self._file.writing() as database:
+            old = _images_per_group(database)
+            if old is not None and images < old and not allow_lower:
+                raise BudgetError(
+                    f"{self.path} declares up to {old} images of one person. A smaller number makes earlier runs look "
+                    "cheaper; pass --force to `veilset account` if it is true."
+                )
+            database.execute("INSERT OR REPLACE INTO declared VALUES (1, ?)", (images,))
+
     @property
     def limit(self) -> Budget | None:
         """The limit, where one is set."""
-        with self._connect() as database:
+        with self._file.reading() as database:
             return _limit(database)
+
+    @property
+    def images_per_group(self) -> int | None:
+        """The declared bound on the images of one person."""
+        with self._file.reading() as database:
+            return _images_per_group(database)
 
     @property
     def reservations(self) -> list[Reservation]:
         """All runs, oldest first."""
-        with self._connect() as database:
+        with self._file.reading() as database:
             return _reservations(database)
+
+    @property
+    def unit(self) -> Unit:
+        """For whom totals and limit hold: a group once a run was for groups or the images of one are declared."""
+        return _unit_of({r.unit for r in self.reservations}, self.images_per_group)
 
     def spent(self, delta: float) -> float | None:
         """The epsilon of all runs together at `delta`, for runs whose settings did not depend on earlier results.
@@ -128,7 +242,8 @@ class Account:
         runs = self.reservations
         if any(r.guarantee != "dp" for r in runs):
             return None
-        return epsilon_of([event for r in runs for event in r.events], delta)
+        events = _merged([event for number, plan in enumerate(self._plans(runs)) for event in _own(plan, number)])
+        return epsilon_of(events, delta, "pld" if len(events) <= _MOST_EXACT else "rdp")
 
     def left(self) -> float | None:
         """The epsilon of the largest single Gaussian release that still fits the limit; None without a limit."""
@@ -138,7 +253,7 @@ class Account:
         runs = self.reservations
         if any(r.guarantee != "dp" for r in runs):
             return 0.0
-        spent = [r.events for r in runs]
+        spent = self._plans(runs)
 
         def fits(noise_multiplier: float) -> bool:
             return fits_account(spent, [Event(label="rest", noise_multiplier=noise_multiplier)], limit)
@@ -151,31 +266,67 @@ class Account:
             low, high = (low, middle) if fits(middle) else (middle, high)
         return gaussian_epsilon(high, limit.delta)
 
-    @contextmanager
-    def _connect(self) -> Iterator[sqlite3.Connection]:
-        database = sqlite3.connect(self.path, timeout=60, isolation_level=None)
-        try:
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=FULL")
-            yield database
-        finally:
-            database.close()
+    def _plans(self, runs: Sequence[Reservation]) -> list[list[Event]]:
+        """What each run counts in the account's own unit."""
+        images = self.images_per_group
+        whole = _unit_of({r.unit for r in runs}, images)
+        return [_counted(r.events, r.unit, whole, images) for r in runs]
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[sqlite3.Connection]:
-        with self._connect() as database:
-            database.execute("BEGIN IMMEDIATE")
-            try:
-                yield database
-            except BaseException:
-                database.execute("ROLLBACK")
-                raise
-            database.execute("COMMIT")
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _unit_of(units: set[Unit], images: int | None) -> Unit:
+    return "group" if images is not None or "group" in units else "record"
+
+
+def _counted(events: Sequence[Event], unit: Unit, whole: Unit, images: int | None) -> list[Event]:
+    if unit == whole:
+        return list(events)
+    assert images is not None, "an account of two units knows the images of one group"
+    return for_groups(events, images)
+
+
+def _own(events: Sequence[Event], number: int) -> list[Event]:
+    """Shards of one run are not those of another, whatever both call them: their keys differ."""
+    return [e if e.partition is None else replace(e, partition=f"{number}/{e.partition}") for e in events]
+
+
+def _merged(events: Sequence[Event]) -> list[Event]:
+    """The same events with equal ones counted once; labels do not matter to a price."""
+    counts: Counter[Event] = Counter()
+    for event in events:
+        counts[replace(event, label="", count=1)] += event.count
+    return [replace(event, count=count) for event, count in counts.items()]
+
+
+def _mixed(path: Path, unit: Unit) -> str:
+    other = "group" if unit == "record" else "record"
+    return (
+        f"{path} holds runs for each {other}, and this one is for each {unit}: the two cannot be added up. Say how "
+        "many images one group (a patient) has at most, with --images-per-group M, and runs for each record count "
+        "M-fold; "
+        f"or use --unit {other}. No data was read."
+    )
+
+
+def _advance(database: sqlite3.Connection, run: str, old: str, new: str) -> bool:
+    changed = database.execute(
+        "UPDATE reservation SET head = ?, lines = lines + 1 WHERE run = ? AND head = ? AND ended IS NULL",
+        (new, run, old),
+    )
+    return changed.rowcount == 1
 
 
 def _limit(database: sqlite3.Connection) -> Budget | None:
     row = database.execute("SELECT epsilon, delta FROM spending_limit").fetchone()
     return Budget(row[0], row[1]) if row else None
+
+
+def _images_per_group(database: sqlite3.Connection) -> int | None:
+    row = database.execute("SELECT images_per_group FROM declared").fetchone()
+    return int(row[0]) if row else None
 
 
 def _reservations(database: sqlite3.Connection) -> list[Reservation]:
@@ -187,6 +338,9 @@ def _reservations(database: sqlite3.Connection) -> list[Reservation]:
             budget=Budget(epsilon, delta),
             events=tuple(Event.from_json(event) for event in json.loads(events)),
             guarantee=guarantee,
+            unit=unit,
+            lines=lines,
+            ended=ended,
         )
-        for run, time, method, epsilon, delta, events, guarantee in database.execute(_READ)
+        for run, time, method, epsilon, delta, events, guarantee, unit, lines, ended in database.execute(_READ)
     ]

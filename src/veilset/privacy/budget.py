@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from veilset.core.errors import InputError
 
+LEAST_DELTA = 1e-12
+LEAST_UNITS = 10
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -18,6 +21,11 @@ class Budget:
             raise InputError(f"Expected epsilon > 0, got {self.epsilon}. Common choices: 1 (strong) to 10 (weak).")
         if not 0 < self.delta < 1:
             raise InputError(f"Expected 0 < delta < 1, got {self.delta}. Leave --delta out for a safe default.")
+        if self.delta < LEAST_DELTA:
+            raise InputError(
+                f"Expected delta of at least {LEAST_DELTA:g}, got {self.delta:g}: below it the accountant's numbers "
+                "are not exact. Leave --delta out for a safe default."
+            )
 
     def check_against(self, units: int) -> None:
         """Refuse a delta so large that it would allow publishing some records outright."""
@@ -25,6 +33,15 @@ class Budget:
             raise InputError(
                 f"Expected delta={self.delta:g} < 1/{units} records. Pass --delta {default_delta(units):g}."
             )
+
+
+def require_enough(units: int, unit: str) -> None:
+    """Refuse data so small that any noise that protects one unit drowns all of them."""
+    if units < LEAST_UNITS:
+        raise InputError(
+            f"Expected at least {LEAST_UNITS} {unit}s, got {units}: noise that hides one of so few hides all. "
+            "Nothing was charged."
+        )
 
 
 def default_delta(units: int) -> float:

@@ -1,26 +1,30 @@
 """The ledger of one run: append-only JSON lines with a hash chain, on disk before the data is read.
 
 Every line carries the hash of the line before it, so that no line can be changed, removed or inserted unseen. A line is
-written, flushed and fsynced before the mechanism that it pays for reads a row. A kill can therefore leave a line
-without its read (spent for nothing) or half a line (nothing was read yet), but never a read without its line.
+written, flushed and fsynced, and taken over by the account where the ledger is bound to one, before the mechanism that
+it pays for reads a row. A kill can therefore leave a line without its read (spent for nothing) or half a line (nothing
+was read yet), but never a read without its line. Lines are published with the release, so they carry no clock: how long
+a step took depends on the private rows.
 """
 
+import contextlib
 import errno
 import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from veilset.core.errors import InputError, VeilsetError, VerificationError
+from veilset.core.errors import BudgetError, InputError, VeilsetError, VerificationError
 from veilset.core.files import fsync_directory
 from veilset.privacy.events import Event
 
 Line = dict[str, Any]
 CHAIN_START = "0" * 64
+TakeOver = Callable[[str, str], None]
+"""Told the hash of a line and of the line before it; raises where the run is no longer this copy's."""
 
 
 def hash_of_line(line: Mapping[str, Any]) -> str:
@@ -58,42 +62,81 @@ class Ledger:
         self.path = path
         self._handle = handle
         self._lines = lines
+        self._take_over: TakeOver | None = None
+        self._is_sound = True
 
     @classmethod
     def create(cls, path: Path, header: Mapping[str, Any]) -> "Ledger":
-        """Start a ledger whose first line says what the run is. The file must not exist."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        except FileExistsError:
-            raise InputError(
-                f"A ledger exists already at {path}. Pass --resume to go on, or choose another place."
-            ) from None
-        except OSError as error:
-            raise InputError(f"Cannot write the ledger {path}: {error.strerror}. No data was read.") from error
-        ledger = cls(path, handle, [])
-        ledger._lock()
-        ledger._append("open", dict(header))
-        fsync_directory(path.parent)
+        """Start a ledger whose first line says what the run is. There must be none yet."""
+        ledger = cls.hold(path)
+        if ledger.lines:
+            ledger.close()
+            raise InputError(f"A ledger exists already at {path}. Pass --resume to go on, or choose another place.")
+        ledger.begin(header)
         return ledger
 
     @classmethod
     def reopen(cls, path: Path) -> "Ledger":
         """Continue a ledger. Half a last line is dropped: its data was never read."""
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_APPEND)
-        except OSError as error:
-            raise InputError(f"Cannot open the ledger {path}: {error.strerror}.") from error
-        ledger = cls(path, handle, [])
-        ledger._lock()
-        content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            os.ftruncate(handle, len(whole))
-            os.fsync(handle)
-        ledger._lines = _parse(whole, path)
-        check_chain(ledger._lines)
+        if not path.exists():
+            raise InputError(f"Cannot open the ledger {path}: there is none.")
+        ledger = cls.hold(path)
+        if not ledger.lines:
+            ledger.close()
+            raise VerificationError(f"{path} is not a ledger: it holds no lines.")
         return ledger
+
+    @classmethod
+    def hold(cls, path: Path) -> "Ledger":
+        """The ledger at `path`, with or without lines yet, that no other process can open until it is closed.
+
+        It is never removed but by who holds it: a process that waited for a removed file looks again.
+        """
+        while True:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            except OSError as error:
+                raise InputError(f"Cannot write the ledger {path}: {error.strerror}. No data was read.") from error
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(handle)
+                raise InputError(
+                    f"A run is alive there: another process is writing {path}. Wait for it, or choose another --out."
+                ) from error
+            if _is_still_there(path, handle):
+                break
+            os.close(handle)
+        try:
+            content = path.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]
+            if len(whole) < len(content):
+                os.ftruncate(handle, len(whole))
+                os.fsync(handle)
+            lines = _parse(whole, path) if whole else []
+            check_chain(lines)
+        except BaseException:
+            os.close(handle)
+            raise
+        return cls(path, handle, lines)
+
+    def bind(self, take_over: TakeOver) -> None:
+        """From now on a line is valid only once `take_over` was told of it and agreed."""
+        self._take_over = take_over
+
+    def begin(self, header: Mapping[str, Any]) -> None:
+        """Write the first line, which says what the run is."""
+        self._append("open", dict(header))
+        fsync_directory(self.path.parent)
+
+    def discard(self) -> None:
+        """Let go of the file, and remove it, and its folder if that is empty, where it holds no line."""
+        if not self._lines:
+            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.parent.rmdir()
+        self.close()
 
     def spend(self, event: Event) -> int:
         """Record that `event` is spent, durably, and return its line number."""
@@ -123,16 +166,11 @@ class Ledger:
         """Let go of the file."""
         os.close(self._handle)
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InputError(f"Another process is writing {self.path}. Wait for it or choose another --out.") from error
-
     def _append(self, kind: str, body: dict[str, Any]) -> int:
+        if not self._is_sound:
+            raise BudgetError(f"The run in {self.path.parent} has stopped. Go on with --resume. No data was read.")
         line: Line = {
             "sequence": len(self._lines),
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "kind": kind,
             "body": body,
             "previous": self._lines[-1]["hash"] if self._lines else CHAIN_START,
@@ -147,9 +185,22 @@ class Ledger:
         except OSError as error:
             os.ftruncate(self._handle, end)
             raise VeilsetError(f"Cannot write the ledger {self.path}: {error.strerror}. No data was read.") from error
+        if self._take_over is not None:
+            # Until it agrees, nobody knows whether this line counts, so nothing may follow it in this process.
+            self._is_sound = False
+            self._take_over(line["previous"], line["hash"])
+            self._is_sound = True
         # Only what JSON gives back counts, so that memory and disk can never disagree.
         self._lines.append(json.loads(data))
         return int(line["sequence"])
+
+
+def _is_still_there(path: Path, handle: int) -> bool:
+    """Whether the open file is the one that has the name: who held it before may have removed it."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))  # noqa: PTH116 (beside fstat)
+    except FileNotFoundError:
+        return False
 
 
 def _parse(content: bytes, path: Path) -> list[Line]:

@@ -1,6 +1,7 @@
 """What of a plan is still to spend, what was spent already, and the paid results of a run that resumes."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -41,7 +42,8 @@ class Purse:
                 f"The run was stopped while it read the data for {event.label!r}, and that share is spent. "
                 "Start a new run; it needs a new share of the budget."
             )
-        return torch.from_numpy(np.load(kept, allow_pickle=False))
+        content = self._unsealed(kept, kept.read_bytes(), self._hash_of(earlier))
+        return torch.from_numpy(np.load(BytesIO(content), allow_pickle=False))
 
     def pay_steps(self, event: Event) -> None:
         """Spend an event whose steps are leased one chunk after another."""
@@ -58,8 +60,8 @@ class Purse:
         place = self._place_of_steps(event)
         if place is not None and rank_and_size()[0] == 0:
             content = BytesIO()
-            torch.save({"run": str(self.ledger.header["run"]), "state": dict(state)}, content)
-            write_whole(place, content.getvalue())
+            torch.save({"state": dict(state)}, content)
+            write_whole(place, self._sealed(content.getvalue(), place.name))
 
     def kept_state(self, event: Event) -> dict[str, Any] | None:
         """The last state that an earlier part of this run kept; every process gets that of rank 0."""
@@ -68,9 +70,12 @@ class Purse:
         content = bytes_from_first(place.read_bytes() if here and place is not None else b"")
         if not content:
             return None
-        stored = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
-        state: dict[str, Any] = stored["state"]
-        return state if stored["run"] == str(self.ledger.header["run"]) else None
+        assert place is not None
+        if _run_of(content) not in (None, str(self.ledger.header["run"])):
+            return None  # left behind by another run in this folder
+        content = self._unsealed(place, content, place.name)
+        state: dict[str, Any] = torch.load(BytesIO(content), map_location="cpu", weights_only=True)["state"]
+        return state
 
     def keep(self, result: torch.Tensor) -> torch.Tensor:
         """Store a paid result for a resumed run."""
@@ -78,7 +83,7 @@ class Purse:
         if place is not None and rank_and_size()[0] == 0:
             content = BytesIO()
             np.save(content, result.numpy(), allow_pickle=False)
-            write_whole(place, content.getvalue())
+            write_whole(place, self._sealed(content.getvalue(), self._hash_of(self._current)))
         return result
 
     def _take(self, event: Event) -> int | None:
@@ -94,9 +99,36 @@ class Purse:
                 return sequence
         return None
 
+    def _hash_of(self, sequence: int) -> str:
+        return str(self.ledger.lines[sequence].get("hash", sequence))
+
+    def _sealed(self, content: bytes, belongs_to: str) -> bytes:
+        """The content behind a line that says to which run and which line of its ledger it belongs."""
+        digest = hashlib.sha256(content).hexdigest()
+        seal = {"run": str(self.ledger.header["run"]), "line": belongs_to, "sha256": digest}
+        return json.dumps(seal).encode() + b"\n" + content
+
+    def _unsealed(self, place: Path, stored: bytes, belongs_to: str) -> bytes:
+        """What was sealed for this run and this line; anything else is refused."""
+        content = stored.partition(b"\n")[2]
+        if stored != self._sealed(content, belongs_to):
+            raise BudgetError(
+                f"{place} is damaged or of another run, and what it held is paid for. Put the right file back; without "
+                "it, start a new run, which needs a new share of the budget."
+            )
+        return content
+
     def _place_of_steps(self, event: Event) -> Path | None:
         name = hashlib.sha256(f"{event.label}/{event.shard}".encode()).hexdigest()[:16]
         return None if self._workspace is None else self._workspace / f"steps-{name}.pt"
 
     def _place(self, sequence: int) -> Path | None:
         return None if self._workspace is None else self._workspace / f"paid-{sequence}.npy"
+
+
+def _run_of(stored: bytes) -> str | None:
+    """The run that a sealed file names; None where it is damaged."""
+    try:
+        return str(json.loads(stored.partition(b"\n")[0])["run"])
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -28,7 +28,8 @@ Guarantee = Literal["dp", "none"]
 
 _CHECKSUM = "content_sha256"
 _SIZE_LIMIT = 1 << 26
-_LINE_TYPES = {"sequence": int, "time": str, "kind": str, "body": dict, "previous": str, "hash": str}
+_LINE_TYPES = {"sequence": int, "kind": str, "body": dict, "previous": str, "hash": str}
+_OLD_LINE_TYPES = {**_LINE_TYPES, "time": str}  # lines of earlier releases carried a clock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +206,10 @@ def _is_ledger(value: Any) -> bool:
         _is_list_of(value, dict)
         and len(value) > 0
         and all(
-            set(line) == set(_LINE_TYPES) and all(type(line[key]) is kind for key, kind in _LINE_TYPES.items())
+            any(
+                set(line) == set(form) and all(type(line[key]) is kind for key, kind in form.items())
+                for form in (_LINE_TYPES, _OLD_LINE_TYPES)
+            )
             for line in value
         )
     )

@@ -79,7 +79,7 @@ def certify(
         versions=_versions(),
         reasons=tuple(map(clean, reasons)),
         warnings=tuple(map(clean, warnings)),
-        created=created or datetime.now(UTC).isoformat(timespec="seconds"),
+        created=created or datetime.now(UTC).date().isoformat(),  # no time of day: it would tell how long a run took
     )
 
 

@@ -65,7 +65,6 @@ def guess_from_epsilon(epsilon: float, delta: float) -> float:
 class Step:
     """One entry of the timeline: equal events of several shards are one entry."""
 
-    time: str
     label: str
     shards: int
     count: int
@@ -76,22 +75,20 @@ class Step:
 
 
 def timeline(certificate: Certificate) -> list[Step]:
-    """The ledger as steps in time. Without a guarantee no step has a price."""
-    spends = [line for line in certificate.ledger if line["kind"] == "spend"]
-    merged: dict[tuple[object, ...], list[tuple[str, Event]]] = {}
-    for number, (line, event) in enumerate(zip(spends, check_chain(certificate.ledger), strict=True)):
+    """The ledger as steps in their order. Without a guarantee no step has a price."""
+    merged: dict[tuple[object, ...], list[Event]] = {}
+    for number, event in enumerate(check_chain(certificate.ledger)):
         # Shards differ in nothing but their number; everything else stays an entry of its own.
         alike = (event.label, event.partition, event.noise_multiplier, event.sampling_rate, event.count)
-        merged.setdefault(alike if event.partition else (number,), []).append((str(line["time"]), event))
+        merged.setdefault(alike if event.partition else (number,), []).append(event)
     priced = certificate.guarantee == "dp" and certificate.delta is not None and len(merged) <= _MOST_PRICED
     steps = []
     sofar: list[Event] = []
     for entries in merged.values():
-        time, event = entries[0]
-        sofar += [each for _, each in entries]
+        event = entries[0]
+        sofar += entries
         steps.append(
             Step(
-                time=time,
                 label=event.label,
                 shards=len(entries) if event.partition else 0,
                 count=event.count,

@@ -14,7 +14,7 @@ from veilset.pipeline.federated.parts import declared_units
 from veilset.pipeline.synthesize import Job, budget_of, method_of
 from veilset.privacy.account import Account
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.vault import PublicFacts
+from veilset.privacy.vault import PublicFacts, Unit
 
 PARTITION = "sites"
 
@@ -36,10 +36,10 @@ def plan_simulation(job: Job, whole: PublicFacts, sites: int) -> Plan:
     return Plan(budget=budget, events=tuple(events))
 
 
-def reserve_simulation(account: Account, job: Job, plan: Plan) -> str:
+def reserve_simulation(account: Account, job: Job, plan: Plan, unit: Unit = "record") -> str:
     """Reserve the whole simulation on the dataset's account; the run's name, by which sites find it."""
     run = uuid.uuid4().hex
-    account.reserve(run, job.method, plan)
+    account.reserve(run, job.method, plan, unit=unit)
     return run
 
 

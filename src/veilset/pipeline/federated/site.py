@@ -18,13 +18,14 @@ from veilset.methods.base import Context
 from veilset.methods.sanitized_gan import SanitizedGan
 from veilset.pipeline.federated.proposal import Bounds, Invitation, Questions
 from veilset.pipeline.federated.schedule import Rehearsal, rehearse
-from veilset.pipeline.synthesize import Job, budget_of, header_of, method_of, open_ledger
+from veilset.pipeline.synthesize import Job, budget_of, header_of, method_of
 from veilset.privacy.account import Account
 from veilset.privacy.critics import Critics
 from veilset.privacy.events import Plan
 from veilset.privacy.ledger import Ledger
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
+from veilset.privacy.opening import account_of, has_unfinished_run, open_run
 from veilset.privacy.vault import Vault
 from veilset.release.certificate import Certificate
 from veilset.release.certifying import certify
@@ -147,7 +148,15 @@ class Site:
         if self._covered is not None:
             self._covered(self._plan)
         header = header_of(self._job, method, facts, self._plan)
-        self._ledger = open_ledger(self._workspace, header, resume=True, account=self._account, plan=self._plan)
+        self._ledger = open_run(
+            self._vault,
+            self._plan,
+            header,
+            workspace=self._workspace,
+            account=account_of(self._vault, self._account, self._progress),
+            resume=has_unfinished_run(self._workspace),
+            is_paid=self._covered is not None,
+        )
         session = Session(
             self._vault,
             self._plan,

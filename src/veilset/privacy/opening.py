@@ -1,0 +1,135 @@
+"""The one way to open a run: find the account, hold the ledger, reserve the whole plan, write the first line.
+
+The command line, Python, comparisons, paid accuracies and the sites of a federation come through here. A run's folder
+is used once: the account knows how far the run's ledger got, on which data, and whether the run has ended.
+"""
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from veilset.core.errors import InputError
+from veilset.core.progress import SILENT, Progress
+from veilset.privacy.account import Account
+from veilset.privacy.budget import require_enough
+from veilset.privacy.events import Plan
+from veilset.privacy.ledger import Ledger
+from veilset.privacy.sources import account_for, remember
+from veilset.privacy.vault import Vault
+
+LEDGER = "ledger.jsonl"
+
+
+def account_of(vault: Vault, account: Account | None, progress: Progress = SILENT) -> Account:
+    """The account that pays: the one that was named, or the one that is kept for this data."""
+    if account is None:
+        return account_for(vault)
+    others = remember(vault, account)
+    if others:
+        progress.note(f"The same data is also on the account {others[0]}; its runs are not counted here.")
+    return account
+
+
+def open_run(
+    vault: Vault,
+    plan: Plan,
+    header: Mapping[str, Any],
+    *,
+    workspace: Path,
+    account: Account,
+    resume: bool = False,
+    guarantee: str = "dp",
+    is_paid: bool = False,
+) -> Ledger:
+    """The ledger of a run, new or resumed, after the account has reserved all of its plan.
+
+    Args:
+        vault: the private data.
+        plan: what the run will spend.
+        header: public words that decide what is read and what it costs; the ledger's first line.
+        workspace: the run's own folder.
+        account: who pays, from `account_of`.
+        resume: go on with the unfinished run in `workspace`; there must be one.
+        guarantee: "none" for a run that will not have one.
+        is_paid: the plan is part of another reservation on this account; the run only gets its place there.
+    """
+    require_enough(vault.facts.units, vault.facts.unit)
+    _check_declared(vault, account)
+    fingerprint = vault.fingerprint()
+    paid = replace(plan, events=()) if is_paid else plan
+    ledger = Ledger.hold(workspace / LEDGER)
+    try:
+        if resume:
+            run = _resumed(ledger, paid, header, workspace, account, fingerprint)
+        else:
+            if ledger.lines:
+                raise InputError(
+                    f"An unfinished run is in {workspace}. Pass --resume to go on with what it paid for, "
+                    "or remove that folder to start anew; what it reserved stays spent."
+                )
+            run = uuid.uuid4().hex
+            account.reserve(
+                run,
+                str(header.get("method", "paid test accuracy")),
+                paid,
+                guarantee=guarantee,
+                unit=vault.facts.unit,
+                workspace=workspace,
+                fingerprint=fingerprint,
+            )
+        ledger.bind(lambda old, new: account.advance(run, old, new))
+        if not ledger.lines:
+            ledger.begin({"run": run, **header})
+    except BaseException:
+        ledger.discard()
+        raise
+    return ledger
+
+
+def has_unfinished_run(workspace: Path) -> bool:
+    """Whether a run was begun in this folder, for who goes on with one wherever there is one."""
+    path = workspace / LEDGER
+    return path.exists() and b"\n" in path.read_bytes()
+
+
+def _resumed(
+    ledger: Ledger, plan: Plan, header: Mapping[str, Any], workspace: Path, account: Account, fingerprint: str
+) -> str:
+    """The name of the run that goes on, once everything about it is as it was."""
+    if not ledger.lines:
+        begun = account.unfinished(workspace)
+        for run, lines, data, events in begun:
+            if lines == 0 and data == fingerprint and tuple(events) == plan.events:
+                return run  # cut off between its reservation and its first line
+        if begun:
+            raise InputError(
+                f"The ledger of the unfinished run in {workspace} is gone, so it cannot go on; what it reserved stays "
+                "spent. Put the folder back, or leave --resume out to start a new run, which is paid for anew."
+            )
+        raise InputError(
+            f"There is nothing to resume in {workspace}. Check --out, or leave --resume out to start a new run, which "
+            "is paid for. No data was read."
+        )
+    kept = {name: value for name, value in ledger.header.items() if name != "run"}
+    wanted = json.loads(json.dumps(header))
+    if kept != wanted:
+        changed = sorted(name for name in {*wanted, *kept} if kept.get(name) != wanted.get(name))
+        raise InputError(
+            f"The unfinished run in {workspace} has other {', '.join(changed)}. Resume it with the options it was "
+            "started with, or remove that folder to start anew; what it reserved stays spent."
+        )
+    run = str(ledger.header["run"])
+    account.resume(run, fingerprint=fingerprint, heads=[line["hash"] for line in ledger.lines])
+    return run
+
+
+def _check_declared(vault: Vault, account: Account) -> None:
+    declared, most = account.images_per_group, vault.most_images_of_a_group()
+    if declared is not None and most is not None and most > declared:
+        raise InputError(
+            f"{account.path} declares at most {declared} images for each group, and this data has a group with "
+            f"{most}. Declare the true bound: veilset account {account.path} --images-per-group {most}"
+        )

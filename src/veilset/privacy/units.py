@@ -1,0 +1,42 @@
+"""What a run that protects each record costs a person with several images.
+
+Formal guarantee. A plan for one record holds events of noise multiplier s and sampling rate q. Let a person have at
+most m images, and add or remove all of them at once.
+
+Sum over the whole vault (q = 1): along a chain of m single records the sum moves by at most m sensitivities, so the
+event is a Gaussian of multiplier s/m. Of the shards of a partition the person's images may touch several, with
+k_1 + k_2 + ... = m; the squares k_i^2 / s_i^2 add up to at most that of all m images in the worst shard, since a convex
+function is largest in a corner. So shards keep composing in parallel, each with s/m.
+
+Poisson sample (q < 1): each image has a coin of its own, so the sum is a mixture of Gaussians whose shift is at most
+the number of sampled images. With probability (1-q)^m it is zero, and otherwise at most m. Such a mixture only becomes
+easier to tell from no shift when its shifts grow in one direction (Ganesh 2024, "Tight group-level DP guarantees for
+DP-SGD with sampling via mixture of Gaussians mechanisms", who prices the tight mixture with binomial shifts). So the
+event is dominated by one Gaussian of multiplier s/m, sampled at 1-(1-q)^m. Sampled shards are composed one after
+another: that several of them meet one person is then covered without an argument.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from veilset.core.errors import InputError
+from veilset.privacy.events import Event
+
+
+def for_groups(events: Sequence[Event], images_per_group: int) -> list[Event]:
+    """Events that were planned for each record, as they count for a group of at most that many images.
+
+    Privacy: unit group; relation add/remove-one; an upper bound by the argument above; assumes that no group has more
+    images than declared.
+    """
+    if images_per_group < 1:
+        raise InputError(f"Expected at least 1 image for each group, got {images_per_group}.")
+    sampled = {event.partition for event in events if event.sampling_rate < 1}
+    return [_for_group(event, images_per_group, keeps_shard=event.partition not in sampled) for event in events]
+
+
+def _for_group(event: Event, images: int, *, keeps_shard: bool) -> Event:
+    rate = 1.0 if event.sampling_rate == 1 else -math.expm1(images * math.log1p(-event.sampling_rate))
+    changed = replace(event, noise_multiplier=event.noise_multiplier / images, sampling_rate=min(1.0, rate))
+    return changed if keeps_shard else replace(changed, partition=None, shard=None)
