@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import veilset.audit.mechanisms as mechanisms
 import veilset.audit.sabotage as sabotage
+import veilset.audit.sabotage_neighbours as sabotage_neighbours
 from veilset.audit.game import Subject
 from veilset.cli.main import app
 
