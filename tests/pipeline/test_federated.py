@@ -1,6 +1,7 @@
 """Sites and server without a wire between them: what a site gives away, what it refuses, what the two certify."""
 
 import re
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from veilset.audit.neighbours import Neighbours, Recorder, neighbour_run, trace
 from veilset.core.errors import BudgetError, InputError
 from veilset.core.records import Records
 from veilset.data.images import ImageSet
@@ -334,22 +336,65 @@ def test_one_unit_less_changes_one_part(place: int, grouped: bool) -> None:
         assert sum(map(len, owners)) == len(set().union(*owners)) == 10
 
 
-def test_one_record_less_changes_the_answers_of_one_site(
-    coordinator: Coordinator, make_site: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("veilset.pipeline.federated.site.NoiseSource", lambda: NoiseSource(7))
-    full = images(60)
-    query = None
-    answers: list[list[bytes]] = []
-    for world, records in enumerate((full, full.subset(np.delete(np.arange(60), 23)))):
-        answers.append([])
-        for number in (1, 2, 3):
-            part = part_of(records, number, 3)
-            site = make_site(f"{world}-{number}", records=part, declared=declared_units(60, number, 3))
-            coordinator.welcome(10 * world + number, site.join(coordinator.invitation()))
-            query = query or coordinator.queries([10 * world + number])[10 * world + number]
-            answers[-1].append(site.answer(query).numpy().tobytes())
-    assert sum(one != other for one, other in zip(*answers, strict=True)) == 1
+def federation_of_parts(worlds: Neighbours) -> Any:
+    """Sites of one dataset and their server, in one process; all that leaves a site, but its ledger."""
+
+    def play(records: ImageSet, noise: NoiseSource, workspace: Path) -> dict[str, bytes]:
+        server = Coordinator(SETTINGS, shape=(16, 16, 1), class_names=NAMES)
+        leaves: dict[str, bytes] = {}
+        with tempfile.TemporaryDirectory() as folder:  # ledgers name their run by chance
+            sites = {}
+            for number in (1, 2, 3):
+                vault = Vault(part_of(records, number, 3), unit=worlds.facts.unit)
+                vault.facts = replace(worlds.facts, units=declared_units(60, number, 3))
+                home = Path(folder) / str(number)
+                sites[number] = Site(f"site-{number}", vault, epsilon=5.0, workspace=home, noise=noise)
+                reply = sites[number].join(server.invitation())
+                leaves[f"joining {number}"] = repr(reply).encode()
+                server.welcome(number, reply)
+            for step in range(4):
+                queries = server.queries([*sites])
+                answers = {number: site.answer(queries[number]) for number, site in sites.items()}
+                leaves |= {f"answer {step} of {number}": one.numpy().tobytes() for number, one in answers.items()}
+                server.take(answers)
+            for number, site in sites.items():
+                certificate = site.certificate()
+                leaves[f"certificate {number}"] = repr([certificate.epsilon, certificate.warnings]).encode()
+                site.close()
+            release = server.release(20, Path(folder))
+            leaves["release"] = release.images.tobytes() + repr(release.certificate.warnings).encode()
+        return leaves
+
+    return play
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_federation_of_parts_passes_the_neighbour_run(grouped: bool) -> None:
+    plain, more = images(60), images(4, seed=9)
+    worlds = Neighbours(
+        records=ImageSet(plain.images, plain.labels, NAMES, np.arange(60) // 2 if grouped else None),
+        unit=ImageSet(more.images, more.labels, NAMES, np.full(4, 77)) if grouped else more.subset(np.array([0])),
+        declared=60,
+    )
+    assert neighbour_run(federation_of_parts(worlds), worlds) == []
+
+
+@pytest.mark.parametrize("by_number", [False, True])
+def test_one_record_more_moves_the_sums_of_one_site(by_number: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if by_number:  # as it was: a record at the beginning moves all others
+        monkeypatch.setattr(
+            "veilset.pipeline.federated.parts.part_of_each",
+            lambda records, count, key: np.arange(len(records.labels)) % count,
+        )
+    worlds = Neighbours(records=images(60), unit=images(2, seed=9).subset(np.array([0])), declared=60)
+    play, first = federation_of_parts(worlds), Recorder()
+    second = Recorder(first, worlds.keen)
+    trace(play, worlds.records_of(None), first)
+    trace(play, worlds.records_of("first"), second)
+    movements = [one.movement(other) for one, other in zip(first.sums, second.sums, strict=True)]
+    moved = {place % 3 for place, movement in enumerate(movements) if movement}
+    assert len(moved) == (3 if by_number else 1)
+    assert by_number or max(movements) <= 1
 
 
 def test_a_simulation_charges_the_account_of_the_dataset_once(tmp_path: Path, make_site: Any) -> None:

@@ -43,6 +43,7 @@ class Site:
         account: its dataset's account.
         bounds: what the server may propose.
         covered: raises unless its plan was reserved before, as a part of a simulation; a site of its own has None.
+        noise: for the neighbour run alone (audit/neighbours.py), which takes the place of the noise.
     """
 
     def __init__(
@@ -56,10 +57,11 @@ class Site:
         account: Account | None = None,
         bounds: Bounds | None = None,
         covered: Callable[[Plan], None] | None = None,
+        noise: NoiseSource | None = None,
         progress: Progress = SILENT,
     ) -> None:
         self.name, self.epsilon, self.delta = name, epsilon, delta
-        self._bounds, self._covered = bounds or Bounds(), covered
+        self._bounds, self._covered, self._own_noise = bounds or Bounds(), covered, noise or NoiseSource()
         self._vault, self._workspace, self._account, self._progress = vault, workspace, account, progress
         self.has_read = False
         self._invitation: Invitation | None = None
@@ -161,7 +163,7 @@ class Site:
             self._vault,
             self._plan,
             self._ledger,
-            NoiseSource(),
+            self._own_noise,
             workspace=self._workspace,
             progress=self._progress,
         )
