@@ -1,8 +1,9 @@
 """Whole runs on neighbouring datasets: release, certificate and workspace are equal in every byte."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.pipeline.synthesize import Job, run
 from veilset.privacy.account import Account
+from veilset.privacy.critics import Critics
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.purse import Purse
 from veilset.release.verify import verify_release
@@ -34,7 +36,7 @@ def job(name: str, **options: object) -> Job:
     return Job(method=name, epsilon=4.0, preset="fast", settings=AUDITS[name][0].settings, samples=12, **options)
 
 
-def whole_run(name: str, worlds: Neighbours, monkeypatch: pytest.MonkeyPatch, cut_after: int | None = None) -> Play:
+def whole_run(name: str, worlds: Neighbours, monkeypatch: pytest.MonkeyPatch, *, cut: bool = False) -> Play:
     """`run`, a saved and verified release, and where asked for a cut and a second part of the run before that."""
 
     def play(records: ImageSet, noise: NoiseSource, workspace: Path) -> Mapping[str, bytes]:
@@ -42,14 +44,12 @@ def whole_run(name: str, worlds: Neighbours, monkeypatch: pytest.MonkeyPatch, cu
         vault = worlds.sealed(records)
         public = vault.check_public(public_images()) if METHODS.get(name).needs_public else None
         account, place = Account(workspace.parent / "account.sqlite"), workspace / "work"
-        resume = False
-        if cut_after is not None:
+        if cut:
             with monkeypatch.context() as patch:
-                _cut(patch, cut_after)
+                _cut(patch)
                 with pytest.raises(Cut):
                     run(vault, job(name), workspace=place, public=public, account=account)
-            resume = True
-        release = run(vault, job(name), workspace=place, public=public, account=account, resume=resume)
+        release = run(vault, job(name), workspace=place, public=public, account=account, resume=cut)
         release.save(workspace / "release")
         assert verify_release(workspace / "release").ok
         return {}  # all files below the workspace leave
@@ -57,18 +57,26 @@ def whole_run(name: str, worlds: Neighbours, monkeypatch: pytest.MonkeyPatch, cu
     return play
 
 
-def _cut(patch: pytest.MonkeyPatch, after: int) -> None:
-    kept = iter(range(after, -1, -1))
+def _cut(patch: pytest.MonkeyPatch) -> None:
+    """End the run once it has kept something, or, where a method keeps nothing so early, in its third step."""
 
-    def cutting(real):  # type: ignore[no-untyped-def]
-        def keep(self, *arguments):  # type: ignore[no-untyped-def]
-            result = real(self, *arguments)
-            if next(kept, 0) <= 1:
-                raise Cut
-            return result
+    def cutting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def keep(self: Purse, *arguments: Any) -> None:
+            real(self, *arguments)
+            raise Cut
 
         return keep
 
+    taken = []
+
+    def step(self: Critics, query: Any) -> Any:
+        taken.append(real_step(self, query))
+        if len(taken) == 3:
+            raise Cut
+        return taken[-1]
+
+    real_step = Critics.step
+    patch.setattr(Critics, "step", step)
     patch.setattr(Purse, "keep", cutting(Purse.keep))
     patch.setattr(Purse, "keep_state", cutting(Purse.keep_state))
 
@@ -82,4 +90,4 @@ def test_a_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_a_run_of_groups_that_was_cut_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     worlds = groups()
-    assert neighbour_run(whole_run(name, worlds, monkeypatch, cut_after=1), worlds) == []
+    assert neighbour_run(whole_run(name, worlds, monkeypatch, cut=True), worlds) == []
