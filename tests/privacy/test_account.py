@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from veilset.core.errors import BudgetError, InputError
+from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.privacy.account import Account
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
@@ -133,3 +133,107 @@ def test_an_account_with_a_limit_refuses_a_run_without_a_guarantee(tmp_path: Pat
     with pytest.raises(BudgetError, match="without a guarantee"):
         account.reserve("run-1", "merf", plan(100), guarantee="none")
     assert not account.reservations
+
+
+def test_shards_of_two_runs_are_not_the_same_shards(tmp_path: Path) -> None:
+    """A record may lie in the cheap shard of one run and in the dear one of the other."""
+    account = Account(tmp_path / "a.sqlite")
+    for run, noises in (("one", (2.0, 50.0)), ("two", (50.0, 2.0))):
+        events = tuple(Event(label="x", noise_multiplier=n, partition="p", shard=k) for k, n in enumerate(noises))
+        account.reserve(run, "merf", Plan(budget=Budget(9, 1e-5), events=events))
+    worst = [Event(label="x", noise_multiplier=2.0, count=2)]
+    assert account.spent(1e-5) == pytest.approx(epsilon_of(worst, 1e-5), rel=1e-6)
+
+
+def test_records_and_groups_need_a_bound_to_be_added_up(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.reserve("run-1", "merf", plan(20))
+    assert account.unit == "record"
+    with pytest.raises(InputError, match="--images-per-group M"):
+        account.reserve("run-2", "merf", plan(20), unit="group")
+    account.declare_images_per_group(10)
+    assert account.unit == "group"
+    account.reserve("run-2", "merf", plan(20), unit="group")
+    together = [Event(label="x", noise_multiplier=2.0), Event(label="y", noise_multiplier=20.0)]
+    assert account.spent(1e-5) == pytest.approx(epsilon_of(together, 1e-5))
+    with pytest.raises(BudgetError, match="--force"):
+        account.declare_images_per_group(3)
+
+
+def test_a_limit_holds_for_people_once_their_images_are_declared(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.set_limit(LIMIT)
+    account.declare_images_per_group(10)
+    with pytest.raises(BudgetError, match="for each group"):
+        account.reserve("run-1", "merf", plan(8))
+    account.reserve("run-2", "merf", plan(8), unit="group")
+
+
+def test_a_run_goes_on_only_from_where_the_account_left_it(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.reserve("run", "merf", plan(8), fingerprint="data")
+    account.advance("run", "0" * 64, "a")
+    account.advance("run", "a", "b")
+    with pytest.raises(BudgetError, match="Another copy"):
+        account.advance("run", "a", "c")
+    account.resume("run", fingerprint="data", heads=["a", "b"])
+    for heads in ([], ["a"], ["a", "c"], ["a", "b", "c", "d"]):
+        with pytest.raises(BudgetError, match="cut, changed or copied"):
+            account.resume("run", fingerprint="data", heads=heads)
+    account.resume("run", fingerprint="data", heads=["a", "b", "c"])  # cut off before the account heard of the line
+    with pytest.raises(BudgetError, match="cut, changed or copied"):
+        account.resume("run", fingerprint="data", heads=["a", "b"])
+    with pytest.raises(InputError, match="other data"):
+        account.resume("run", fingerprint="others", heads=["a", "b", "c"])
+    with pytest.raises(BudgetError, match="another account"):
+        account.resume("unknown", fingerprint="data", heads=["a"])
+    account.end("run")
+    with pytest.raises(BudgetError, match="has ended"):
+        account.resume("run", fingerprint="data", heads=["a", "b", "c"])
+
+
+def test_a_database_of_another_program_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.sqlite"
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE reservation (guest TEXT)")
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="another program"):
+        Account(path)
+    assert path.read_bytes() == before
+    assert [place.name for place in tmp_path.iterdir()] == ["theirs.sqlite"]
+
+
+def test_a_read_only_account_can_be_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    account = Account(folder / "a.sqlite")
+    account.reserve("run-1", "merf", plan(8))
+    account.path.chmod(0o400)
+    folder.chmod(0o500)
+    try:
+        assert len(Account(account.path).reservations) == 1
+        assert list(folder.iterdir()) == [account.path]
+    finally:
+        folder.chmod(0o700)
+
+
+def test_a_busy_account_is_named_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.make()
+    real = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: real(*a, **(k | {"timeout": 0.1})))
+    holder = real(account.path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    for call in (lambda: account.reserve("run-1", "merf", plan(8)), lambda: account.reservations):
+        with pytest.raises(VeilsetError, match="in use by another process"):
+            call()
+    holder.close()
+    account.reserve("run-1", "merf", plan(8))
+
+
+def test_looking_at_an_account_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    assert account.reservations == []
+    assert account.spent(1e-5) == 0
+    assert not account.path.exists()
