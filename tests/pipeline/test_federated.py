@@ -424,6 +424,10 @@ def test_a_simulation_charges_the_account_of_the_dataset_once(tmp_path: Path, ma
         make_site("site-4", 3.1, covered=covered_by(account, run, 1)).join(server.invitation())
     with pytest.raises(BudgetError, match="no reservation"):
         make_site("site-5", 3.0, delta=plan.budget.delta, covered=covered_by(account, run, 4)).join(server.invitation())
+    covered_by(account, run, 1)(plan)
+    account.end(run)
+    with pytest.raises(BudgetError, match="no reservation"):
+        covered_by(account, run, 1)(plan)
 
 
 def test_many_small_sites_have_a_joint_delta_below_one_over_all_units(

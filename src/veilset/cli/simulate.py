@@ -124,6 +124,7 @@ def simulate(
             child.terminate()
         for child in children.values():
             child.wait()
+        book.end(run)  # what it reserved serves no other sites
 
 
 def _follow(children: "Mapping[str, subprocess.Popen[bytes]]", workspace: Path) -> None:

@@ -44,11 +44,12 @@ def reserve_simulation(account: Account, job: Job, plan: Plan, unit: Unit = "rec
 
 
 def covered_by(account: Account, run: str, number: int) -> Callable[[Plan], None]:
-    """A check that the plan of site `number` is what the simulation `run` reserved for it."""
+    """A check that the plan of site `number` is what the simulation `run`, which is still going on, reserved for it."""
 
     def check(plan: Plan) -> None:
         for reservation in account.reservations:
-            if reservation.run == run and {_shard(event, number - 1) for event in plan.events} <= {*reservation.events}:
+            shards = {_shard(event, number - 1) for event in plan.events}
+            if reservation.run == run and reservation.ended is None and shards <= {*reservation.events}:
                 return
         raise BudgetError(f"{account.path} holds no reservation of this simulation for its site {number}.")
 
