@@ -237,8 +237,12 @@ def _ask(console: Console, warnings: list[str], account: Path, epsilon: float, *
     """Say what to expect while nothing is spent; on a terminal, let the person stop."""
     for warning in warnings:
         console.warn(f"{warning} Nothing is charged yet; see what to expect with: veilset plan")
-    if warnings and not yes and sys.stdin.isatty() and not typer.confirm(f"Charge epsilon {epsilon:g} to {account}?"):
+    if warnings and not yes and _is_terminal() and not typer.confirm(f"Charge epsilon {epsilon:g} to {account}?"):
         raise InputError("Stopped before anything was charged. More records, a larger --epsilon or --unit may help.")
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _say_total(console: Console, book: "Account", delta: float) -> None:
