@@ -34,8 +34,8 @@ def _job(folder: Path) -> None:
                 os.fsync(file.fileno())
             return super().read(rows)
 
-    images = np.random.default_rng(0).integers(0, 256, (300, 16, 16, 1), dtype=np.uint8)
-    vault = Vault(Marked(images, np.arange(300) % 3))
+    images = np.random.default_rng(0).integers(0, 256, (99, 16, 16, 1), dtype=np.uint8)  # one read a sum
+    vault = Vault(Marked(images, np.arange(99) % 3))
     job = Job(method="tiny", epsilon=5.0, settings={"sums": str(SUMS)}, samples=60)
     account = Account(folder / "account.sqlite")
     release = run(vault, job, workspace=folder / "run", account=account)

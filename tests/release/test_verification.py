@@ -308,3 +308,16 @@ def test_broken_weights_are_found_even_with_fitting_hashes(make, forge):
     (path / "generator.json").write_text("[]")
     forge(path, lambda content: None)
     assert any("generator.json" in problem for problem in verify_release(path).problems)
+
+
+def test_a_release_whose_ledger_carries_a_clock_still_verifies(make, forge, rechain):
+    """Earlier versions wrote the time into each line."""
+    path = make.saved()
+
+    def add_clock(content):
+        for line in content["ledger"]:
+            line["time"] = "2026-01-31T12:00:00+00:00"
+        rechain(content["ledger"])
+
+    forge(path, add_clock)
+    assert verify_release(path).ok

@@ -4,6 +4,7 @@ What kind of file it is stands in SQLite's own header (application id and versio
 opening a foreign database, even to look at it, may already leave files beside it.
 """
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,12 +38,15 @@ class StateFile:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that cannot write, so that a read-only file can be shown."""
+        """A connection to look at what is there; a read-only file can be shown.
+
+        Where the file can be written to, SQLite first takes back what a killed process left half written.
+        """
         if self._is_new and self._check():
             database = sqlite3.connect(":memory:", isolation_level=None)
             self._prepare(database)
         else:
-            database = self._connect("ro", patience=5)
+            database = self._connect("rw" if os.access(self.path, os.W_OK) else "ro", patience=5)
         try:
             with self._plain_errors():
                 yield database
