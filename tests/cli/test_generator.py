@@ -53,3 +53,16 @@ def test_convert_refuses_what_is_no_stylegan2(tmp_path: Path) -> None:
     wrong = RUNNER.invoke(app, ["generator", "convert", str(path), "--out", str(tmp_path / "x.pt")])
     assert wrong.exit_code == 2
     assert ".safetensors" in wrong.output
+
+
+def test_a_release_does_not_pass_for_public_images(tmp_path: Path) -> None:
+    (tmp_path / "certificate.json").write_text("{}")
+    (tmp_path / "data.npz").write_bytes(b"")
+    for source in (tmp_path, tmp_path / "data.npz", f"{tmp_path / 'data.npz'}:train"):
+        result = RUNNER.invoke(app, ["generator", "train", str(source), "--out", str(tmp_path / "g.safetensors")])
+        assert result.exit_code == 2
+        assert "is a release" in result.output
+        words = ["synthesize", "builtin:digits", "-m", "merf", "-e", "1", "--public", str(source)]
+        result = RUNNER.invoke(app, [*words, "--out", str(tmp_path / "out")])
+        assert result.exit_code == 2
+        assert "is a release" in result.output

@@ -9,7 +9,13 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from veilset.cli.main import app
+from veilset.data.images import ImageSet
 from veilset.models import build_network
+from veilset.pipeline.synthesize import Job, run
+from veilset.privacy.vault import Vault
+from veilset.release.format import load_release
+from veilset.release.signing import generate_key
+from veilset.release.verify import verify_release
 
 SETTINGS = ("steps=1", "settle_steps=1", "batch=8", "student_batch=8", "bank=8", "width=16")
 
@@ -54,3 +60,38 @@ def test_what_is_missing(method: str, with_teacher: bool, message: str, tmp_path
     done = synthesize(tmp_path / "rel", "-m", method, *teacher)
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A release with a student, made by somebody."""
+    coins, labels = np.random.default_rng(0), np.arange(400) % 2
+    images = coins.integers(0, 120, (400, 16, 16, 1)) + 120 * labels[:, None, None, None]
+    chosen = dict(setting.split("=") for setting in SETTINGS) | {"warmup_steps": "1", "random_features": "32"}
+    chosen |= {"pictures": "60", "variant": "B", "teachers": "20"}
+    job = Job(method="dfd", epsilon=8.0, settings=chosen, samples=20)
+    return Path(
+        run(Vault(ImageSet(images.astype(np.uint8), labels)), job, workspace=tmp_path / "run").save(tmp_path / "a")
+    )
+
+
+def test_a_strangers_claim_is_not_signed_unless_a_key_vouches_for_it(tmp_path: Path, published: Path) -> None:
+    theirs, ours, other = (tmp_path / name for name in ("theirs.pem", "ours.pem", "other.pem"))
+    public = {key: generate_key(key) for key in (theirs, ours, other)}
+    chosen = [word for setting in SETTINGS for word in ("--set", setting)]
+    words = ("-m", "dfd", "--teacher-model", published, "--samples", 9, *chosen)
+
+    done = synthesize(tmp_path / "b", *words, "--sign", ours)
+    assert done.exit_code == 2
+    assert "Your signature would vouch" in " ".join(done.output.split())
+    done = synthesize(tmp_path / "b", *words, "--sign", ours, "--key", public[theirs])
+    assert done.exit_code == 5
+    assert "is not signed" in " ".join(done.output.split())
+
+    load_release(published).save(tmp_path / "signed", sign_key=theirs)
+    words = ("-m", "dfd", "--teacher-model", tmp_path / "signed", "--samples", 9, *chosen)
+    assert synthesize(tmp_path / "b", *words, "--sign", ours, "--key", public[other]).exit_code == 5
+    done = synthesize(tmp_path / "b", *words, "--sign", ours, "--key", public[theirs])
+    assert done.exit_code == 0, done.output
+    assert verify_release(tmp_path / "b", public[ours]).ok
+    assert synthesize(tmp_path / "c", *words).exit_code == 0

@@ -11,7 +11,7 @@ from running import run_with
 from torch import Tensor
 
 from veilset.audit.game import MemoryLedger, Scripted
-from veilset.core.errors import InputError
+from veilset.core.errors import BudgetError, InputError, VerificationError
 from veilset.core.files import sha256_of
 from veilset.core.records import Records
 from veilset.data.images import ImageSet
@@ -329,6 +329,32 @@ def test_a_generator_that_holds_private_images_is_refused_before_anything_is_res
             assert not (tmp_path / "run").exists()
         else:
             assert len(run(private, job, workspace=tmp_path / "run")) == 5
+
+
+def test_a_generator_from_a_release_brings_its_events(tmp_path: Path) -> None:
+    small = {"inversion_steps": "2"}
+    job = Job(method="latent", epsilon=1.0, samples=5, settings=small | {"generator": file_of(tmp_path)})
+    first = run(Vault(records()), job, workspace=tmp_path / "a").save(tmp_path / "first")
+    for number, place in enumerate((first, first / "generator.safetensors")):
+        again = replace(job, epsilon=2.0, settings=small | {"generator": str(place)})
+        certificate = run(Vault(records()), again, workspace=tmp_path / f"b{number}").certificate
+        carried = [line for line in certificate.ledger if line["kind"] == "carried"]
+        assert [line["body"]["event"]["label"] for line in carried] == ["latent moments"]
+        assert 1.9 < certificate.epsilon <= 2.0
+    with pytest.raises(BudgetError, match="already"):
+        run(Vault(records()), replace(job, settings=small | {"generator": str(first)}), workspace=tmp_path / "c")
+    declared = replace(job, settings=small | {"generator": str(first), "generator_is_of_others": "true"})
+    certificate = run(Vault(records()), declared, workspace=tmp_path / "d").certificate
+    assert any("of other people" in warning for warning in certificate.warnings)
+
+
+def test_a_generator_from_a_release_without_a_guarantee_is_refused(tmp_path: Path) -> None:
+    job = Job(
+        method="latent", epsilon=8.0, samples=5, settings={"inversion_steps": "2", "generator": file_of(tmp_path)}
+    )
+    first = run(Vault(records()), replace(job, insecure_seed=1), workspace=tmp_path / "a").save(tmp_path / "first")
+    with pytest.raises(VerificationError, match="has no privacy guarantee"):
+        run(Vault(records()), replace(job, settings={"generator": str(first)}), workspace=tmp_path / "b")
 
 
 def test_few_public_images_leave_fewer_directions_than_were_asked_for(tmp_path: Path) -> None:

@@ -7,13 +7,19 @@ import numpy as np
 import pytest
 from running import run_with
 
-from veilset.core.errors import InputError
+from veilset.core.errors import BudgetError, InputError, VerificationError
 from veilset.data.images import ImageSet
+from veilset.methods.base import Context
 from veilset.methods.pldk import Pldk, PldkConfig
-from veilset.pipeline.synthesize import Job
+from veilset.pipeline.synthesize import Job, run
+from veilset.privacy.account import Account
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
-from veilset.privacy.vault import PublicFacts
+from veilset.privacy.ledger import Ledger, check_chain
+from veilset.privacy.mechanisms import Session
+from veilset.privacy.noise import NoiseSource
+from veilset.privacy.vault import PublicFacts, Vault
+from veilset.release.format import load_release
 from veilset.release.verify import verify_release
 
 TINY = {
@@ -30,8 +36,9 @@ def records(count: int = 200) -> ImageSet:
 
 def make(tmp_path: Path, name: str = "run", public: ImageSet | None = None, **options: Any) -> Any:
     settings = TINY | options.pop("settings", {})
-    job = Job(method="pldk", epsilon=8.0, delta=1e-5, preset="fast", settings=settings, **options)
-    return run_with(records(), job, workspace=tmp_path / name, public=public)
+    account = options.pop("account", None)
+    job = Job(method="pldk", delta=1e-5, preset="fast", settings=settings, **{"epsilon": 8.0, **options})
+    return run_with(records(), job, workspace=tmp_path / name, public=public, account=account)
 
 
 @pytest.mark.parametrize("experts", [1, 3])
@@ -54,15 +61,117 @@ def test_a_release_holds_the_distilled_images_and_a_student(tmp_path: Path) -> N
     assert rebuild_student(description, weights)[0] == "convnet"
 
 
-def test_another_release_can_be_the_start(tmp_path: Path) -> None:
-    first = make(tmp_path)
-    first.save(tmp_path / "first")
-    second = make(tmp_path, "again", settings={"start": "release", "release": str(tmp_path / "first")})
-    assert any("start from another release" in warning for warning in second.certificate.warnings)
-    assert second.certificate.settings["release"] == "first"
-    assert len(second.certificate.settings["release_sha256"]) == 64
+def started_from(tmp_path: Path, place: Path, name: str = "again", epsilon: float = 8.0, **more: Any) -> Any:
+    settings = {"start": "release", "release": str(place)} | more.pop("settings", {})
+    return make(tmp_path, name, epsilon=epsilon, settings=settings, **more)
+
+
+def test_a_release_that_is_the_start_brings_its_events(tmp_path: Path) -> None:
+    first = make(tmp_path, epsilon=2.0).save(tmp_path / "first")
+    second = started_from(tmp_path, first)
+    certificate = second.certificate
+    assert verify_release(second.save(tmp_path / "second")).ok
+    assert certificate.settings["release"] == "first"
+    assert len(certificate.settings["release_sha256"]) == 64
+    assert certificate.header["inputs"][0]["certificate_sha256"] == certificate.settings["release_sha256"]
+    # What the first one cost stands before anything that was read, and all of it together fits the budget.
+    carried = [line for line in certificate.ledger if line["kind"] == "carried"]
+    assert [line["sequence"] for line in carried] == [1, 2]
+    events = check_chain(certificate.ledger)
+    own = [event for event in events if event.source is None]
+    alone = epsilon_of(check_chain(load_release(first).certificate.ledger), 1e-5)
+    assert 1.9 < alone <= 2.0
+    assert epsilon_of(own, 1e-5) < 7.7
+    assert 7.9 < certificate.epsilon == epsilon_of(events, 1e-5) <= 8.0
+    assert any("What that release cost is part of this guarantee" in warning for warning in certificate.warnings)
+
+
+def test_a_release_of_a_release_of_a_release_brings_all_events(tmp_path: Path) -> None:
+    first = make(tmp_path, epsilon=1.0).save(tmp_path / "first")
+    second = started_from(tmp_path, first, "b", epsilon=2.0).save(tmp_path / "second")
+    third = started_from(tmp_path, second, "c", epsilon=3.0)
+    events = check_chain(third.certificate.ledger)
+    assert len(events) == 6
+    assert len({event.source for event in events}) == 3
+    assert verify_release(third.save(tmp_path / "third")).ok
+
+
+@pytest.mark.parametrize("reason", [{"as_published": True}, {"insecure_seed": 3}])
+@pytest.mark.parametrize("others", ["true", "false"])
+def test_a_release_without_a_guarantee_does_not_enter_a_run_that_claims_one(
+    tmp_path: Path, reason: dict[str, Any], others: str
+) -> None:
+    """The laundering attack: private images in, `dp, epsilon 0.1` out."""
+    place = make(tmp_path, **reason).save(tmp_path / "first")
+    account = Account(tmp_path / "account.sqlite")
+    with pytest.raises(VerificationError, match="has no privacy guarantee"):
+        started_from(tmp_path, place, epsilon=0.1, settings={"release_is_of_others": others}, account=account)
+    assert account.reservations == []
+    assert not (tmp_path / "again").exists()
+    # A run that claims nothing may use it.
+    assert started_from(tmp_path, place, insecure_seed=1).certificate.guarantee == "none"
+
+
+def test_a_start_that_costs_more_than_the_budget_is_refused_before_anything_is_charged(tmp_path: Path) -> None:
+    place = make(tmp_path, epsilon=2.0).save(tmp_path / "first")
+    account = Account(tmp_path / "account.sqlite")
+    with pytest.raises(BudgetError, match="cost epsilon 2 already, and the budget is 1"):
+        started_from(tmp_path, place, epsilon=1.0, account=account)
+    assert account.reservations == []
+
+
+def test_an_account_pays_once_for_a_release_that_it_paid_for(tmp_path: Path) -> None:
+    own, other = Account(tmp_path / "own.sqlite"), Account(tmp_path / "other.sqlite")
+    place = make(tmp_path, epsilon=2.0, account=own).save(tmp_path / "first")
+    for number, account in enumerate((own, other)):
+        release = started_from(tmp_path, place, f"again {number}", account=account)
+        assert 7.9 < release.certificate.epsilon <= 8.0
+    first, second = own.reservations
+    assert [event.source for event in second.events] == [None, None]
+    assert epsilon_of([*first.events, *second.events], 1e-5) <= 8.0
+    # An account that does not know the first run pays for it, too.
+    assert len(other.reservations[0].events) == 4
+
+
+def test_a_release_of_other_people_costs_these_nothing_and_the_certificate_says_who_said_so(tmp_path: Path) -> None:
+    place = make(tmp_path, epsilon=2.0).save(tmp_path / "first")
+    release = started_from(tmp_path, place, epsilon=1.0, settings={"release_is_of_others": "true"})
+    assert all(event.source is None for event in check_chain(release.certificate.ledger))
+    statement = "The publisher declares that it is of other people"
+    assert any(statement in warning for warning in release.certificate.warnings)
+    assert statement in (release.save(tmp_path / "second") / "card.md").read_text()
+    assert release.certificate.header["inputs"][0]["is_of_others"] is True
+
+
+def test_a_release_for_records_does_not_enter_a_run_for_groups(tmp_path: Path) -> None:
+    place = make(tmp_path, epsilon=2.0).save(tmp_path / "first")
+    held = records()
+    vault = Vault(ImageSet(held.read(np.arange(200)), held.labels, groups=np.arange(200) // 2), unit="group")
+    job = Job(method="pldk", epsilon=8.0, delta=1e-5, settings=TINY | {"start": "release", "release": str(place)})
+    with pytest.raises(InputError, match="protects each record, this run each group"):
+        run(vault, job, workspace=tmp_path / "again")
+
+
+def test_a_start_that_was_altered_or_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no release at"):
-        make(tmp_path, "nowhere", settings={"start": "release", "release": str(tmp_path / "missing")})
+        started_from(tmp_path, tmp_path / "missing")
+    place = make(tmp_path).save(tmp_path / "first")
+    with (place / "card.md").open("a") as card:
+        card.write("x")
+    with pytest.raises(VerificationError, match="does not verify"):
+        started_from(tmp_path, place)
+    with pytest.raises(InputError, match="Leave it out"):
+        make(tmp_path, settings={"release_is_of_others": "true"})
+
+
+def test_a_session_whose_plan_leaves_the_start_out_is_refused(tmp_path: Path) -> None:
+    place = make(tmp_path, epsilon=2.0).save(tmp_path / "first")
+    method = Pldk.configure("fast", TINY | {"start": "release", "release": str(place)})
+    vault = Vault(records())
+    plan = method.plan(vault.facts, Budget(8.0, 1e-5))
+    ledger = Ledger.create(tmp_path / "own.jsonl", {"run": "own"})
+    with pytest.raises(BudgetError, match="is not in the plan"):
+        method.fit(Session(vault, plan, ledger, NoiseSource(None)), None, Context())
 
 
 def test_public_images_can_be_the_start(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import json
 import math
 import time
 
@@ -161,8 +162,65 @@ def test_default_delta_and_its_check() -> None:
         {"noise_multiplier": 1, "sampling_rate": 1.5},
         {"noise_multiplier": 1, "count": 0},
         {"noise_multiplier": 1, "shard": 1},
+        {"noise_multiplier": math.inf},
+        {"noise_multiplier": 1e-43},
+        {"noise_multiplier": 1e11},
+        {"noise_multiplier": 1, "sampling_rate": 8e-315},
+        {"noise_multiplier": 1, "sampling_rate": math.nan},
+        {"noise_multiplier": 1, "count": 10**9 + 1},
+        {"noise_multiplier": 1, "partition": "p" * 201, "shard": 1},
     ],
 )
 def test_bad_events_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(InputError, match="Expected"):
         Event(label="x", **bad)
+
+
+@pytest.mark.parametrize("event", [dpsgd(), gaussian(3.0, partition="p", shard=2), gaussian(3.0, source="another run")])
+def test_an_event_survives_a_round_trip(event: Event) -> None:
+    assert Event.from_json(json.loads(json.dumps(event.to_json()))) == event
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("count", 1.99), ("count", 3.0), ("count", "3"), ("count", True), ("count", None), ("count", 10**60),
+        ("noise_multiplier", "3"), ("noise_multiplier", True), ("noise_multiplier", math.nan),
+        ("noise_multiplier", math.inf), ("noise_multiplier", 10**60), ("sampling_rate", "0.5"),
+        ("sampling_rate", None), ("label", 5), ("label", None), ("label", "x" * 201), ("partition", 5), ("shard", 1.0),
+        ("shard", True),
+        ("source", 5), ("source", None), ("surprise", 1),
+    ],
+)  # fmt: skip
+def test_an_event_is_read_strictly(key: str, value: object) -> None:
+    data = gaussian(3.0, partition="p", shard=2).to_json()
+    with pytest.raises(InputError):
+        Event.from_json(data | {key: value})
+
+
+@pytest.mark.parametrize("key", ["label", "noise_multiplier", "sampling_rate", "count", "partition", "shard"])
+def test_an_event_without_one_of_its_keys_is_none(key: str) -> None:
+    data = gaussian(3.0).to_json()
+    del data[key]
+    with pytest.raises(InputError, match="Not an event"):
+        Event.from_json(data)
+
+
+def test_partitions_of_different_runs_are_not_merged_by_their_names() -> None:
+    ours = [gaussian(2.0, partition="critics", shard=shard) for shard in (0, 1)]
+    theirs = [gaussian(2.0, partition="critics", shard=shard, source="another run") for shard in (2, 3)]
+    assert epsilon_of(ours + theirs, 1e-5) == pytest.approx(gaussian_epsilon(2.0 / math.sqrt(2), 1e-5))
+
+
+def test_calibration_leaves_room_for_what_is_carried() -> None:
+    carried = (gaussian(4.0, source="another run"), dpsgd(source="another run"))
+    budget = Budget(3.0, 1e-5, carried)
+    noise = calibrate(budget, lambda noise: [gaussian(noise)])
+    assert 2.99 < epsilon_of([*carried, gaussian(noise)], 1e-5) <= 3.0
+    with pytest.raises(BudgetError, match="already, and the budget is 1"):
+        calibrate(Budget(1.0, 1e-5, carried), lambda noise: [gaussian(noise)])
+
+
+def test_a_delta_below_what_can_be_computed_is_refused() -> None:
+    with pytest.raises(InputError, match="1e-12"):
+        epsilon_of([gaussian(3.0)], 1e-13)

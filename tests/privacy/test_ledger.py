@@ -107,3 +107,32 @@ def test_foreign_files_are_refused(tmp_path: Path, content: bytes) -> None:
     place.write_bytes(content)
     with pytest.raises(VerificationError):
         read_ledger(place)
+
+
+CARRIED = [Event(label=f"their sum {i}", noise_multiplier=2.0, source="another run") for i in range(3)]
+
+
+def test_what_is_carried_stands_before_anything_that_is_read(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", {"run": "x"})
+    ledger.carry(CARRIED)
+    ledger.spend(EVENTS[0])
+    assert ledger.events == [*CARRIED, EVENTS[0]]
+    with pytest.raises(VerificationError, match="wrong place"):
+        ledger.carry([*CARRIED, CARRIED[0]])
+
+
+def test_a_run_that_was_cut_off_while_it_carried_goes_on(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", {"run": "x"})
+    ledger.carry(CARRIED[:1])
+    ledger.close()
+    again = Ledger.reopen(ledger.path)
+    again.carry(CARRIED)
+    again.carry(CARRIED)
+    assert again.events == CARRIED
+
+
+@pytest.mark.parametrize("event", [EVENTS[0], CARRIED[0]])
+def test_an_event_of_the_wrong_kind_of_line_is_found(tmp_path: Path, event: Event) -> None:
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", {"run": "x"})
+    with pytest.raises(VerificationError, match="wrong place"):
+        ledger.spend(event) and check_chain(ledger.lines) if event.source else ledger.carry([event])

@@ -31,7 +31,7 @@ from veilset.audit.game import Finding, MemoryLedger
 from veilset.core.errors import VeilsetError
 from veilset.data.images import ImageSet
 from veilset.privacy.accounting import epsilon_of
-from veilset.privacy.events import Plan
+from veilset.privacy.events import LEAST_NOISE, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import Claim, NoiseSource, Owners
 from veilset.privacy.vault import PublicFacts, Vault
@@ -300,5 +300,6 @@ class NeighbourSubject:
 
     def _priced(self, movement: float) -> float:
         """The epsilon that the plan has when each of its sums moves so many sensitivities."""
-        closer = [replace(e, noise_multiplier=e.noise_multiplier / movement) for e in self.plan.events]
+        noises = [max(event.noise_multiplier / movement, LEAST_NOISE) for event in self.plan.events]
+        closer = [replace(e, noise_multiplier=noise) for e, noise in zip(self.plan.events, noises, strict=True)]
         return epsilon_of(closer, self.plan.budget.delta)

@@ -49,12 +49,14 @@ def train(
     from veilset.core.registry import unknown_name
     from veilset.data.opening import open_images
     from veilset.models.generator_files import description_of, save_generator
+    from veilset.release.inputs import refuse_release_as_public
     from veilset.training.public_generator import GeneratorKind, make_generator
     from veilset.training.style_training import PRESETS
     from veilset.training.threads import set_thread_count
 
     _check_out(out)
     require_absent(out)
+    refuse_release_as_public(public)
     check_device(device)
     if kind not in get_args(GeneratorKind):
         raise unknown_name("kind", kind, list(get_args(GeneratorKind)))

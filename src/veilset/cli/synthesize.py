@@ -95,6 +95,10 @@ def synthesize(
     teacher_network: Annotated[
         str, typer.Option("--teacher-network", help="Network of that file: a name, or module:function.")
     ] = "convnet",
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", help="The public key that signed the release of --teacher-model; --sign needs it."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a private stand-in for PRIVATE: spend the budget once, write a verified release to --out."""
@@ -109,23 +113,32 @@ def synthesize(
     from veilset.privacy.distributed import rank_and_size
     from veilset.privacy.opening import account_of
     from veilset.privacy.vault import Vault
+    from veilset.release.inputs import refuse_release_as_public
     from veilset.release.signing import load_private_key
 
     require_absent(out)
+    refuse_release_as_public(public)
     if sign is not None:
         load_private_key(sign)
     check_device(device)
     if teacher_model is not None:
         if method != "dfd":
             raise InputError(f"--teacher-model is for the method dfd, got {method}.")
+        if teacher_model.is_dir() and sign is not None and key is None:
+            raise InputError(
+                f"Your signature would vouch for what {teacher_model} claims. Pass --key with the public key of "
+                "whoever signed it, or leave --sign out."
+            )
         facts = None if private is None else Vault(open_images(private, groups=groups, **options)).facts
         release = _converted(
-            teacher_model, teacher_network, facts, samples=samples, seed=seed, device=device, settings=settings
+            teacher_model, teacher_network, facts, samples=samples, seed=seed, device=device, settings=settings, key=key
         )
         release.save(out, sign_key=sign)
         console.say(f"Release: {out} ({len(release)} images), guarantee {release.certificate.guarantee}.")
         console.result({"release": str(out), "guarantee": release.certificate.guarantee, "samples": len(release)})
         return
+    if key is not None:
+        raise InputError("--key belongs to --teacher-model RELEASE. Leave it out.")
     if private is None or epsilon is None:
         raise InputError("Expected PRIVATE and --epsilon. Only --teacher-model does without.")
     job = Job(
@@ -210,13 +223,14 @@ def _converted(
     seed: int,
     device: str,
     settings: list[str] | None,
+    key: Path | None,
 ) -> "Release":
     """A release from a trained network, without its training images."""
     from veilset.pipeline.convert import Conversion, convert_network, convert_release
 
     conversion = Conversion(samples=samples or 20_000, seed=seed, device=device, settings=settings_of(settings))
     if teacher_model.is_dir():
-        return convert_release(teacher_model, conversion, RichProgress())
+        return convert_release(teacher_model, conversion, RichProgress(), public_key=key)
     if facts is None:
         raise InputError(
             "Expected PRIVATE beside a network of your own: its shape and class names are declared public."

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from veilset.privacy.mechanisms import Session
+    from veilset.release.inputs import InputRelease
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +118,13 @@ class Method(ABC):
         A method that has any reads its file once, so that `fit` uses what was compared.
         """
         return None
+
+    def inputs(self) -> "tuple[InputRelease, ...]":
+        """Releases that these settings build upon, each verified; a run counts what they cost.
+
+        Asked before anything is planned or reserved.
+        """
+        return ()
 
     @abstractmethod
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:

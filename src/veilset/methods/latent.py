@@ -15,44 +15,48 @@ events one Gaussian each, un-subsampled; assumes that generator, search and coor
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError
-from veilset.core.files import sha256_of
 from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Records
 from veilset.data.images import ImageSet
-from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
+from veilset.methods.base import Context, Method, ReleasedModel, Samples
+from veilset.methods.latent_config import LatentConfig
 from veilset.models.eigen import SHOWS_PUBLIC, EigenGenerator
-from veilset.models.generator_files import description_of, latent_size_in, load_generator, rebuild, save_generator
+from veilset.models.generator_files import (
+    description_of,
+    latent_size_in,
+    load_generator,
+    rebuild,
+    save_generator,
+)
 from veilset.models.style import LatentGenerator
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.vault import Public, PublicFacts
-from veilset.training.latent_distance import DistanceName, require_distance
+from veilset.release.inputs import InputRelease, inputs_at, require_carried
 from veilset.training.latent_draws import ClassLatents
-from veilset.training.latent_fit import Discriminant, MomentRows, Repair, Restore, Seen, direction_count
+from veilset.training.latent_fit import Discriminant, MomentRows, Seen, direction_count
 from veilset.training.latent_mixture import MeanRows, Mixture
 from veilset.training.latent_search import (
     InversionConfig,
     LatentSearch,
-    SearchName,
     public_answers,
     require_shape,
     search_named,
     train_inversion,
 )
 from veilset.training.latent_space import LatentSpace
-from veilset.training.public_generator import GeneratorKind, latent_size_of, make_generator
+from veilset.training.public_generator import latent_size_of, make_generator
 
 _MOMENTS, _CLIP, _COMPONENTS = "latent moments", "latent clip norm", "latent components"
 _COMPONENTS_SHARE = 0.2  # of the privacy for the rounds of a mixture; the covariance needs the rest
@@ -64,85 +68,6 @@ _AT_ONCE = 500
 # What a resumed run must go on with, because its paid sum was made with it; and a training on its way.
 _GENERATOR, _SPACE, _NETWORK = "latent-generator.safetensors", "latent-space.pt", "latent-inversion.pt"
 _CHECKPOINT = "latent-generator.pt"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LatentConfig(Config):
-    """Public settings of the method.
-
-    Args:
-        generator: a file of `veilset generator train` or `convert`; empty trains one on the public images.
-        generator_kind: "style" (trained against a critic) or "eigen" (public images along their principal directions).
-        generator_preset: of the training of a style generator: "fast", "default" or "large".
-        generator_steps: of that training; 0 leaves it to the preset.
-        mirrored: let that training mirror half of the images.
-        search: "ff" (the inversion network), "opt", "opt_a", "opt_b" (descent from its answer, without penalty, with a
-            weak and with a strong one) or "average" (descent from the average latent).
-        distance: that a descent makes small: "wavelets", or "lpips" where that package is installed.
-        inversion_steps: at most so many steps of the inversion network.
-        dimensions: directions to estimate; 0 leaves it to a rule on units, classes and noise.
-        components: Gaussians of each class, of one covariance; more than one by expectation-maximisation.
-        rounds: of that, each one more release.
-        clip: "public" (a quantile of public samples) or "private" (a paid quantile of the private lengths).
-        clip_quantile: that quantile.
-        clip_share: share of the privacy for a private quantile.
-        repair: of the noisy covariance: "replace" (the paper's), "linear" or "spiked" (training/latent_fit.py).
-        restore: what the inversion loses: "none", "spread" (the variance), "mean" (shifts of the mean, too) or "shift"
-            (also of the covariance).
-        draws: samples start from the generator's own latents that fit ("chosen"), any ("own") or normal ("gaussian").
-        truncation: below 1 pulls samples towards their class' mean.
-        balanced: draw all classes alike; False draws them as often as the noisy counts say.
-    """
-
-    generator: str = ""
-    generator_kind: GeneratorKind = "eigen"
-    generator_preset: Literal["fast", "default", "large"] = "default"
-    generator_steps: int = 0
-    mirrored: bool = False
-    search: SearchName = "ff"
-    distance: DistanceName = "wavelets"
-    inversion_steps: int = 2000
-    dimensions: int = 0
-    components: int = 1
-    rounds: int = 3
-    clip: Literal["public", "private"] = "public"
-    clip_quantile: float = 0.9
-    clip_share: float = 0.1
-    repair: Repair = "linear"
-    restore: Restore = "shift"
-    draws: Literal["chosen", "own", "gaussian"] = "chosen"
-    truncation: float = 1.0
-    balanced: bool = True
-
-    def __post_init__(self) -> None:
-        for name, kind in (
-            ("generator_kind", GeneratorKind),
-            ("search", SearchName),
-            ("distance", DistanceName),
-            ("repair", Repair),
-            ("restore", Restore),
-        ):
-            if getattr(self, name) not in get_args(kind):
-                raise InputError(f"Expected {name} to be one of {', '.join(get_args(kind))}.")
-        require_distance(self.distance)
-        if self.inversion_steps < 1 or min(self.dimensions, self.generator_steps) < 0:
-            raise InputError(
-                "Expected inversion_steps >= 1, dimensions >= 0 and generator_steps >= 0, "
-                f"got {self.inversion_steps}, {self.dimensions} and {self.generator_steps}."
-            )
-        if min(self.components, self.rounds) < 1:
-            raise InputError(f"Expected components >= 1 and rounds >= 1, got {self.components} and {self.rounds}.")
-        for name in ("clip_quantile", "clip_share"):
-            if not 0 < getattr(self, name) < 1:
-                raise InputError(f"Expected {name} between 0 and 1, got {getattr(self, name)}.")
-        if not 0 <= self.truncation <= 2:
-            raise InputError(f"Expected truncation between 0 and 2, got {self.truncation}.")
-
-    def certified(self, facts: PublicFacts) -> dict[str, Any]:
-        """The settings, with the name and the SHA-256 of the generator's file for its path."""
-        place = Path(self.generator)
-        known = {"generator": place.name, "generator_sha256": sha256_of(place)} if self.generator else {}
-        return super().certified(facts) | known
 
 
 class Latent(Method):
@@ -183,6 +108,14 @@ class Latent(Method):
         """The generator of the settings, read once: what a run compares with the vault is what it uses."""
         return load_generator(Path(self.config.generator))
 
+    def inputs(self) -> tuple[InputRelease, ...]:
+        """The release that a given generator is from, if it is."""
+        return self._inputs
+
+    @cached_property
+    def _inputs(self) -> tuple[InputRelease, ...]:
+        return inputs_at(self.config.generator, is_of_others=self.config.generator_is_of_others)
+
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
         """One Gaussian for the moments, each round of a mixture, and the histogram for a private clip norm."""
         latent_size = self._check_form(facts)
@@ -204,6 +137,7 @@ class Latent(Method):
     def fit(self, session: Session, public: Public | None, context: Context) -> None:
         """Find latents inside the sum, and read Gaussians off its noisy result."""
         facts, noise = session.facts, session.planned(_MOMENTS).noise_multiplier
+        require_carried(self.inputs(), session.plan)
         # 0. The public generator, its coordinates, and a search that was trained on its samples.
         generator = self._generator_for(facts, public, context)
         space = LatentSpace.of(generator, context.seed, _kept(context, _SPACE))

@@ -11,112 +11,42 @@ Privacy: unit as in the vault (a sampled group gives one image drawn at random);
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from veilset.core.errors import InputError
-from veilset.core.files import sha256_of
 from veilset.core.randomness import derive_seed, torch_generator
 from veilset.core.records import Images, Labels, Records
 from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
+from veilset.methods.pldk_config import PldkConfig
 from veilset.models import build_network
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import Public, PublicFacts
-from veilset.release.format import load_release
-from veilset.release.layout import CERTIFICATE
+from veilset.release.inputs import InputRelease, load_input, open_input, require_carried
 from veilset.training.augment import MILD
-from veilset.training.condensation import Condensation, CondensationConfig, Kind, PlainSums, Sums
+from veilset.training.condensation import Condensation, Kind, PlainSums, Sums
 from veilset.training.dpsgd import PrivateTraining, sampling_rate_for, train_private
 from veilset.training.dpsgd.trainer import to_inputs
 from veilset.training.gan import even_labels
 from veilset.training.gan_health import soft_labels_of
 from veilset.training.gan_release import plan_labels, train_labels
-from veilset.training.knowledge import StudentConfig, train_student
+from veilset.training.knowledge import train_student
 from veilset.training.plain import train_classifier
 from veilset.training.recipe import TrainingConfig
 from veilset.training.starts import rows_of_classes, starting_images
-from veilset.training.trajectories import Matching, MatchingConfig, Trajectory, train_plain_expert
+from veilset.training.trajectories import Matching, Trajectory, train_plain_expert
 
 _EXPERT, _CONDENSATION = "expert", "condensation"
 _TEACHER_IMAGES_SEEN = 100_000  # of the teacher as published
-Start = Literal["auto", "noise", "drawn", "public", "release", "real"]
 Plain = tuple[Images, Labels]
-Match = Literal["auto", "trajectory", "distribution", "gradient"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PldkConfig(Config, MatchingConfig, CondensationConfig, StudentConfig):
-    """Public settings; more in `MatchingConfig`, `CondensationConfig` and `StudentConfig`.
-
-    Args:
-        matching: what images are led by: the "trajectory" of experts, or class means ("distribution") or class
-            gradients ("gradient") of networks that are not trained on private images. "auto" is the trajectory as
-            published, and else class means, which noise and a small machine hurt least (docs/pldk.md).
-        images_per_class: how many images of each class are distilled.
-        experts: trajectories to match, 1 to 3; they share what the teacher leaves.
-        expert_steps: DP-SGD steps of an expert.
-        expert_every: steps between the kept points of a trajectory.
-        expert_batch: units of a step on average, as far as there are so many.
-        expert_rate: learning rate of an expert.
-        clip_norm: of one unit's gradient.
-        network: of experts and student.
-        width: of that network.
-        teacher_share: share of the privacy for the teacher that labels the images.
-        start: what the images start as: "public" images, "noise", "drawn" patterns, images of another "release", or
-            "auto": public where there are any, else drawn. "real", private images, is for `--as-published` alone.
-        release: folder of that other release.
-    """
-
-    matching: Match = "auto"
-    images_per_class: int = 10
-    experts: int = 1
-    expert_steps: int = 200
-    expert_every: int = 10
-    expert_batch: int = 1024
-    expert_rate: float = 0.2
-    clip_norm: float = 1.0
-    network: str = "convnet"
-    width: int = 16
-    teacher_share: float = 0.5
-    start: Start = "auto"
-    release: str = ""
-
-    def __post_init__(self) -> None:
-        MatchingConfig.__post_init__(self)
-        CondensationConfig.__post_init__(self)
-        StudentConfig.__post_init__(self)
-        for name in ("images_per_class", "expert_steps", "expert_every", "expert_batch", "width"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Expected {name} >= 1, got {getattr(self, name)}.")
-        if not 1 <= self.experts <= 3:
-            raise InputError(f"Expected 1 to 3 experts, got {self.experts}: each takes its part of the budget.")
-        if self.matching not in get_args(Match):
-            raise InputError(f"Expected matching to be one of {', '.join(get_args(Match))}, got {self.matching!r}.")
-        if self.start not in get_args(Start) or (self.start == "release") != bool(self.release):
-            raise InputError(
-                f"Expected start to be one of {', '.join(get_args(Start))}, and a folder for release alone."
-            )
-        if not 0 < self.teacher_share < 1:
-            raise InputError(f"Expected teacher_share between 0 and 1, got {self.teacher_share}.")
-        for name in ("expert_rate", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"Expected {name} > 0, got {getattr(self, name)}.")
-
-    def certified(self, facts: PublicFacts) -> dict[str, Any]:
-        """The settings, with the name of the other release and the SHA-256 of its certificate for its path."""
-        place = Path(self.release)
-        if self.release and not (place / CERTIFICATE).is_file():
-            raise InputError(f"There is no release at {place} to start from.")
-        known = {"release": place.name, "release_sha256": sha256_of(place / CERTIFICATE)} if self.release else {}
-        return super().certified(facts) | known
 
 
 class Pldk(Method):
@@ -164,6 +94,14 @@ class Pldk(Method):
         """Only to start from public images by name."""
         return self.config.start == "public"
 
+    def inputs(self) -> tuple[InputRelease, ...]:
+        """The release to start from."""
+        return (self._input,) if self.config.release else ()
+
+    @cached_property
+    def _input(self) -> InputRelease:
+        return open_input(Path(self.config.release), is_of_others=self.config.release_is_of_others)
+
     def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
         """A run of DP-SGD for each expert, or the rounds of condensation, and the teacher's, within one budget."""
         if self.as_published:
@@ -200,6 +138,7 @@ class Pldk(Method):
         hard = torch.from_numpy(labels)
         # 1. The only part that meets private images: a teacher, and experts or questions to networks.
         plain = self._plain_records(session) if self.as_published else None
+        require_carried(self.inputs(), session.plan)
         start = self._start(labels, public, plain, context)
         teacher = train_labels(session, context) if plain is None else self._plain_teacher(plain, context)
         # 2. Images that lead a network along the experts' way, or that networks take for the private ones.
@@ -266,13 +205,13 @@ class Pldk(Method):
         return {"student": ReleasedModel(weights=self._student.state_dict(), description=description)}
 
     def warnings(self) -> list[str]:
-        """That another release was built upon, or that the images are not the distilled ones."""
-        said = {
-            "release": "The images start from another release. If that was of the same data, the account has the sum.",
-            "real": "The distilled images began as private ones and stayed behind. The images here are drawn patterns, "
-            "labelled by the student: use the student.",
-        }
-        return [said[self.config.start]] if self.config.start in said else []
+        """That the images are not the distilled ones."""
+        if self.config.start != "real":
+            return []
+        return [
+            "The distilled images began as private ones and stayed behind. The images here are drawn patterns, "
+            "labelled by the student: use the student."
+        ]
 
     def _network(self, seed: int) -> nn.Module:
         facts, width = self._facts, self.config.width
@@ -385,7 +324,7 @@ class Pldk(Method):
             assert plain is not None
             return to_inputs(torch.from_numpy(plain[0][rows_of_classes(labels, plain[1])]))
         if kind == "release":
-            other = load_release(Path(self.config.release))
+            other = load_input(self._input)
             if tuple(other.images.shape[1:]) != tuple(shape):
                 raise InputError(f"Expected a release of images {shape}, got {other.images.shape[1:]}.")
             return to_inputs(torch.from_numpy(other.images[rows_of_classes(labels, other.labels)]))

@@ -20,6 +20,8 @@ _KINDS: dict[str, type[LatentGenerator]] = {
     "eigen": EigenGenerator,
     "stylegan2": StyleGan2,
 }
+_IN_A_RELEASE, _PREFIX = "generator.safetensors", "generator."
+_DESCRIPTION_LIMIT = 1 << 20
 _PICKLE_ENDINGS = {".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin"}
 
 
@@ -50,17 +52,24 @@ def save_generator(generator: LatentGenerator, path: Path) -> None:
     write_whole(path, save(weights, metadata={_HEADER: json.dumps(description_of(generator))}))
 
 
-def load_generator(path: Path) -> LatentGenerator:
-    """Read a generator back."""
+def generator_file(place: Path) -> Path:
+    """The file of a generator: the place itself, or the one in a release's folder."""
+    return place / _IN_A_RELEASE if place.is_dir() else place
+
+
+def load_generator(place: Path) -> LatentGenerator:
+    """Read a generator back from its file, or from the folder of a release of latent."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    description = read_description(path)
+    path, description = generator_file(place), read_description(place)
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"Cannot read the weights of {path}: {error}.") from error
-    return rebuild(description, weights)
+    # A release of latent keeps its Gaussians in the same file.
+    inside = {name.removeprefix(_PREFIX): value for name, value in weights.items() if name.startswith(_PREFIX)}
+    return rebuild(description, inside or weights)
 
 
 def latent_size_in(path: Path, shape: tuple[int, int, int]) -> int:
@@ -75,10 +84,11 @@ def latent_size_in(path: Path, shape: tuple[int, int, int]) -> int:
     return latent_size
 
 
-def read_description(path: Path) -> dict[str, Any]:
-    """What the header of a generator's file says, without reading its weights."""
+def read_description(place: Path) -> dict[str, Any]:
+    """What the header of a generator's file says, or what lies beside it in a release, without reading its weights."""
     from safetensors import SafetensorError, safe_open
 
+    path = generator_file(place)
     if not path.is_file():
         raise InputError(f"There is no generator at {path}. Make one: veilset generator train PUBLIC --out {path.name}")
     with path.open("rb") as file:
@@ -93,12 +103,21 @@ def read_description(path: Path) -> dict[str, Any]:
             header = (file.metadata() or {}).get(_HEADER)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is not a safetensors file: {error}.") from error
-    if header is None:
-        raise InputError(
-            f"{path} does not say which generator it holds. Use a file of `veilset generator train` or `convert`."
-        )
     try:
-        description: dict[str, Any] = json.loads(header)
+        description: Any = json.loads(header) if header is not None else _beside(path)
+        if not isinstance(description, dict):
+            raise InputError(
+                f"{path} does not say which generator it holds. Use a file of `veilset generator train` or `convert`."
+            )
         return description | {name: int(description[name]) for name in ("size", "channels", "latent_size")}
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"The header of {path} is damaged: {error}.") from error
+
+
+def _beside(path: Path) -> Any:
+    """What a release of latent says of the public generator in it; None where `path` is no such file."""
+    described = path.with_suffix(".json")
+    if path.name != _IN_A_RELEASE or not described.is_file() or described.stat().st_size > _DESCRIPTION_LIMIT:
+        return None
+    content = json.loads(described.read_bytes())
+    return content.get("generator") if isinstance(content, dict) else None

@@ -46,13 +46,18 @@ class Conversion:
             raise InputError(f"Expected --samples of at least 1, got {self.samples}.")
 
 
-def convert_release(path: Path, conversion: Conversion, progress: Progress = SILENT) -> Release:
+def convert_release(
+    path: Path, conversion: Conversion, progress: Progress = SILENT, *, public_key: Path | None = None
+) -> Release:
     """New images from the student of the release at `path`, under that release's certificate.
+
+    With a public key, its owner must have signed that release. Without one the claim is its publisher's, and whoever
+    signs the new release signs a stranger's word.
 
     Privacy: post-processing of a release; unit, relation, events and epsilon are those of its certificate, which is
     verified first.
     """
-    found = verify_release(path)
+    found = verify_release(path, public_key)
     if not found.ok:
         raise VerificationError(f"{path} does not verify, so nothing can be made of it. " + " ".join(found.problems))
     source = load_release(path)

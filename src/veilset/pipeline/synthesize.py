@@ -31,6 +31,7 @@ from veilset.privacy.opening import account_of, open_run
 from veilset.privacy.vault import Public, PublicFacts, Vault
 from veilset.release.certifying import certify
 from veilset.release.format import Release
+from veilset.release.inputs import budget_with, plan_with_carried
 
 _SHOWN = 10
 
@@ -70,7 +71,14 @@ def method_of(job: Job) -> Method:
 
 def draw_plan(job: Job, facts: PublicFacts) -> Plan:
     """What the job would spend on a vault with these facts. Reads no data."""
-    return method_of(job).plan(facts, budget_of(job, facts))
+    return plan_of(job, method_of(job), facts)
+
+
+def plan_of(job: Job, method: Method, facts: PublicFacts) -> Plan:
+    """The plan of a configured method, with what the releases cost that it builds upon."""
+    claims_dp = not job.as_published and job.insecure_seed is None
+    budget = budget_with(budget_of(job, facts), method.inputs(), facts.unit, claims_dp=claims_dp)
+    return plan_with_carried(method.plan(facts, budget))
 
 
 def run(
@@ -119,8 +127,8 @@ def run(
     rank, size = rank_and_size()
     if size == 1:
         set_thread_count()
-    budget = budget_of(job, vault.facts)
-    plan = method.plan(vault.facts, budget)
+    plan = plan_of(job, method, vault.facts)
+    budget = plan.budget
     count = job.samples or method.default_samples(vault.facts)
     header = header_of(job, method, vault.facts, plan)
     opened = None
@@ -155,6 +163,7 @@ def run(
                 warnings=[
                     *early_warnings(vault.facts, budget),
                     *_lacking(vault.facts, samples.labels),
+                    *(found.statement() for found in method.inputs()),
                     *method.warnings(),
                 ],
             )
@@ -218,6 +227,7 @@ def header_of(job: Job, method: Method, facts: PublicFacts, plan: Plan) -> dict[
         "noise": "os-entropy" if job.insecure_seed is None else "seeded",
         "seed": job.seed,
         "as_published": job.as_published,
+        "inputs": [found.to_json() for found in method.inputs()],
     }
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from veilset.core.errors import BudgetError, InputError
-from veilset.privacy.budget import Budget
+from veilset.privacy.budget import LEAST_DELTA, Budget
 from veilset.privacy.events import Event
 
 Accountant = Literal["pld", "rdp"]
@@ -38,8 +38,11 @@ def epsilon_of(events: Sequence[Event], delta: float, accountant: Accountant = "
     Privacy: an upper bound for any record, events composed in the order and with the settings listed. Of the shards
     of a partition only the worst counts, because a record lies in one of them.
     """
-    if not 0 < delta < 1:
-        raise InputError(f"Expected 0 < delta < 1, got {delta}.")
+    if not LEAST_DELTA <= delta < 1:
+        raise InputError(
+            f"Expected delta from {LEAST_DELTA:g} to below 1, got {delta:g}. Below that the accountants' own rounding "
+            "is larger than delta."
+        )
     price = _pld_epsilon if accountant == "pld" else _rdp_epsilon
     return max((price(world, delta) for world in _worlds(events)), default=0.0)
 
@@ -55,10 +58,11 @@ def delta_of(events: Sequence[Event], epsilon: float) -> float:
 def _worlds(events: Sequence[Event]) -> Iterable[tuple[Event, ...]]:
     """What one record may have met: everything unsharded, and one shard of each partition."""
     common = tuple(event for event in events if event.partition is None)
-    partitions: dict[str, dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
+    # Partitions of different runs share nothing but perhaps a name: a record has a shard in each of them.
+    partitions: dict[tuple[str | None, str], dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
     for event in events:
         if event.partition is not None and event.shard is not None:
-            partitions[event.partition][event.shard].append(event)
+            partitions[event.source, event.partition][event.shard].append(event)
     # Shards with equal costs are one case, so the product below stays small.
     choices = [
         {
@@ -177,12 +181,20 @@ def calibrate(budget: Budget, events_at: Callable[[float], Sequence[Event]]) -> 
     """The smallest noise, to a tenth of a percent, with which `events_at(noise)` fits the budget.
 
     `events_at` must cost less as its argument grows; usually the argument is a noise multiplier or a factor on several.
-    The answer never overshoots: the events at the returned noise were priced and cost at most the budget.
+    The answer never overshoots: the events at the returned noise were priced and cost at most the budget. What the
+    budget carries from earlier runs is priced with them.
     """
+    if budget.carried:
+        spent = epsilon_of(budget.carried, budget.delta)
+        if spent >= budget.epsilon:
+            raise BudgetError(
+                f"The releases that this run builds upon cost epsilon {spent:.4g} already, and the budget is "
+                f"{budget.epsilon:g}. Ask for a larger --epsilon, or do without them. Nothing was charged."
+            )
 
     @functools.cache
     def cost(noise: float, width: float) -> float:
-        worlds = _worlds(events_at(noise))
+        worlds = _worlds([*budget.carried, *events_at(noise)])
         return max((_pld_epsilon(world, budget.delta, width) for world in worlds), default=0.0)
 
     low, high = _bracket(lambda noise: cost(noise, _COARSE), budget.epsilon)

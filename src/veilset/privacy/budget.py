@@ -2,8 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from veilset.core.errors import InputError
+
+if TYPE_CHECKING:
+    from veilset.privacy.events import Event
 
 LEAST_DELTA = 1e-12
 LEAST_UNITS = 10
@@ -11,10 +15,15 @@ LEAST_UNITS = 10
 
 @dataclass(frozen=True)
 class Budget:
-    """The (epsilon, delta) that may be spent."""
+    """The (epsilon, delta) that may be spent.
+
+    `carried` was spent already, by the runs whose releases enter this one. It counts: whoever fits noise to this budget
+    gets what is left beside it (`accounting.calibrate`).
+    """
 
     epsilon: float
     delta: float
+    carried: "tuple[Event, ...]" = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):

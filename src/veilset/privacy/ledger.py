@@ -25,6 +25,9 @@ Line = dict[str, Any]
 CHAIN_START = "0" * 64
 TakeOver = Callable[[str, str], None]
 """Told the hash of a line and of the line before it; raises where the run is no longer this copy's."""
+# An event is spent by this run, or carried over from the run whose release it builds upon, before anything is read.
+_PAYS = ("spend", "carried")
+_BEFORE_READS = ("open", "carried")
 
 
 def hash_of_line(line: Mapping[str, Any]) -> str:
@@ -44,13 +47,17 @@ def check_chain(lines: Sequence[Mapping[str, Any]]) -> list[Event]:
             or line.get("hash") != hash_of_line(line)
         ):
             raise VerificationError(f"Ledger line {sequence} does not follow from the one before it: it was altered.")
-        if line.get("kind") not in {"open", "spend", "lease"} or (line["kind"] == "open") != (sequence == 0):
+        if line.get("kind") not in {"open", *_PAYS, "lease"} or (line["kind"] == "open") != (sequence == 0):
             raise VerificationError(f"Ledger line {sequence} is of an unknown kind: {line.get('kind')!r}.")
-        if line["kind"] == "spend":
+        if line["kind"] in _PAYS:
             try:
-                events.append(Event.from_json(line["body"]["event"]))
+                event = Event.from_json(line["body"]["event"])
             except (InputError, KeyError, TypeError) as error:
                 raise VerificationError(f"Ledger line {sequence} holds no valid event: {error}") from error
+            carried = line["kind"] == "carried"
+            if (event.source is not None) != carried or (carried and lines[sequence - 1]["kind"] not in _BEFORE_READS):
+                raise VerificationError(f"Ledger line {sequence}: an event of another run stands in a wrong place.")
+            events.append(event)
         previous = line["hash"]
     return events
 
@@ -141,6 +148,13 @@ class Ledger:
     def spend(self, event: Event) -> int:
         """Record that `event` is spent, durably, and return its line number."""
         return self._append("spend", {"event": event.to_json()})
+
+    def carry(self, events: Sequence[Event]) -> None:
+        """Record what earlier runs spent, before anything is read; of a reopened ledger only what is missing."""
+        known = [Event.from_json(line["body"]["event"]) for line in self._lines if line["kind"] == "carried"]
+        for event in events[len(known) :]:
+            self._append("carried", {"event": event.to_json()})
+        check_chain(self._lines)
 
     def lease(self, event: Event, steps: int) -> int:
         """Record that `steps` more steps of the spent `event` are about to be taken."""

@@ -54,7 +54,7 @@ class Session:
 
     def planned(self, label: str) -> Event:
         """The event called `label` in the plan, so that a method takes its noise from the plan and nowhere else."""
-        for event in self.plan.events:
+        for event in self.plan.own:
             if event.label == label:
                 return event
         raise BudgetError(f"There is no {label!r} in the plan. No data was read.")
@@ -230,7 +230,7 @@ class Session:
         if self._branch[0] is not None:
             raise InputError("A shard cannot be divided again.")
         require_alone(features, self.facts)
-        events = [event for event in self.plan.events if event.label == label]
+        events = [event for event in self.plan.own if event.label == label]
         if not events or (events[0].shard is not None and [event.shard for event in events] != list(range(critics))):
             raise BudgetError(f"Expected one {label!r} in the plan, or one for each shard. No data was read.")
         return Critics(

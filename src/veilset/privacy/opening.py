@@ -6,6 +6,7 @@ is used once: the account knows how far the run's ledger got, on which data, and
 
 import json
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.privacy.account import Account
 from veilset.privacy.budget import require_enough
-from veilset.privacy.events import Plan
+from veilset.privacy.events import Event, Plan, source_of
 from veilset.privacy.ledger import Ledger
 from veilset.privacy.sources import account_for, remember
 from veilset.privacy.vault import Vault
@@ -59,7 +60,7 @@ def open_run(
     require_enough(vault.facts.units, vault.facts.unit)
     _check_declared(vault, account)
     fingerprint = vault.fingerprint()
-    paid = replace(plan, events=()) if is_paid else plan
+    paid = replace(plan, events=() if is_paid else _unpaid(plan, header, account, vault.facts.unit))
     ledger = Ledger.hold(workspace / LEDGER)
     try:
         if resume:
@@ -83,10 +84,23 @@ def open_run(
         ledger.bind(lambda old, new: account.advance(run, old, new))
         if not ledger.lines:
             ledger.begin({"run": run, **header})
+        ledger.carry(plan.budget.carried)
     except BaseException:
         ledger.discard()
         raise
     return ledger
+
+
+def _unpaid(plan: Plan, header: Mapping[str, Any], account: Account, unit: str) -> tuple[Event, ...]:
+    """The plan's events without those of releases that this account has paid for already, when they were made."""
+    paid = {r.run: Counter(r.events) for r in account.reservations if (r.guarantee, r.unit) == ("dp", unit)}
+    settled: set[str | None] = set()
+    for found in header.get("inputs", ()):
+        source = source_of(found["certificate_sha256"])
+        theirs = Counter(replace(event, source=None) for event in plan.budget.carried if event.source == source)
+        if theirs <= paid.get(found["run"], Counter()):
+            settled.add(source)
+    return tuple(event for event in plan.events if event.source not in settled)
 
 
 def has_unfinished_run(workspace: Path) -> bool:

@@ -21,7 +21,7 @@ class Purse:
 
     def __init__(self, plan: Plan, ledger: RunLedger, workspace: Path | None) -> None:
         self.ledger = ledger
-        self.unspent = list(plan.events)
+        self.unspent = list(plan.own)
         self._workspace = workspace
         self._earlier = [
             (Event.from_json(line["body"]["event"]), int(line["sequence"]))

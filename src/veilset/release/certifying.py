@@ -101,7 +101,8 @@ def ledger_problems(lines: Sequence[Line], events: Sequence[Event]) -> list[str]
         )
     left: Counter[tuple[str, int | None]] = Counter()
     for event in events:
-        left[event.label, event.shard] += event.count
+        if event.source is None:
+            left[event.label, event.shard] += event.count
     for line in lines:
         if line["kind"] == "lease":
             label, shard, steps = (line["body"].get(name) for name in ("label", "shard", "steps"))
