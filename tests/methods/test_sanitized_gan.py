@@ -103,7 +103,7 @@ class _Scripted:
     def __init__(self, facts: PublicFacts) -> None:
         self.facts = facts
 
-    def critics(self, start: Any, advance: Any, features: Any, *, shape: tuple[int, ...], **_: Any) -> Any:
+    def critics(self, critic: Any, features: Any, *, shape: tuple[int, ...], **_: Any) -> Any:
         import torch
 
         class Critics:

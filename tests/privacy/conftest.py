@@ -75,3 +75,8 @@ def open_session(tmp_path: Path) -> Callable[..., Session]:
 @pytest.fixture
 def silent_noise() -> NoiseSource:
     return SilentNoise(1)
+
+
+@pytest.fixture
+def make_silent() -> Callable[[], NoiseSource]:
+    return lambda: SilentNoise(1)

@@ -24,24 +24,44 @@ IN_TURN = [
 ]
 # A release is rounded to cells of 2^-10 deviations after the noise, which blurs a comparison.
 ROUNDING = 1.005
-QUERY = {"points": torch.ones(SHAPE)}
+SHOWN = 200  # rows that a critic is shown at a visit: enough to see all of a shard
+QUERY = {
+    "points": torch.ones(SHAPE),
+    "fakes": torch.zeros(1, SHOWN, 16),
+    "fake_labels": torch.arange(SHOWN)[None] % 3,
+}
 
 
 def pixels(images: Tensor, labels: Tensor) -> Tensor:
     return images.flatten(1).float() / 255
 
 
-def remembering(state: State, rows: Tensor, labels: Tensor, count: Tensor, query: Query) -> tuple[State, Tensor]:
+class Remembering:
     """A critic that adds up what it saw at every visit and answers with something wild that depends on all of it."""
-    inside = (torch.arange(len(rows)) < count)[:, None]
-    seen = state["seen"] + (rows * inside).sum(dim=0)
-    return {"seen": seen}, torch.sin(1000 * seen) * query["points"]
+
+    def start(self) -> State:
+        return {"seen": torch.zeros(16)}
+
+    def learn(self, state: State, rows: Tensor, known: Tensor, *_: Tensor) -> State:
+        return {"seen": state["seen"] + (rows * known[:, None]).sum(dim=0)}
+
+    def answer(self, state: State, held: Tensor, query: Query) -> Tensor:
+        return torch.sin(1000 * state["seen"]) * query["points"]
+
+
+class Saying(Remembering):
+    """A critic that always says the same."""
+
+    def __init__(self, said: Tensor) -> None:
+        self.said = said
+
+    def answer(self, state: State, held: Tensor, query: Query) -> Tensor:
+        return self.said + 0 * state["seen"].sum()
 
 
 def opened(session: Session, **changes: Any) -> Critics:
     settings = {"label": "critics", "critics": CRITICS, "shape": SHAPE, "clip_norm": CLIP} | changes
-    advance = settings.pop("advance", remembering)
-    return session.critics({"seen": torch.zeros(16)}, advance, pixels, **settings)
+    return session.critics(settings.pop("critic", Remembering()), pixels, **settings)
 
 
 def without(data: Any, fewer: Any, place: int) -> Any:
@@ -51,15 +71,15 @@ def without(data: Any, fewer: Any, place: int) -> Any:
 
 @pytest.mark.parametrize("events", [TOGETHER, IN_TURN], ids=["together", "in turn"])
 def test_one_record_moves_every_answer_by_the_diameter_at_most(
-    events: list[Event], records: Any, open_session: OpenSession, silent_noise: NoiseSource
+    events: list[Event], records: Any, open_session: OpenSession, make_silent: Callable[[], NoiseSource]
 ) -> None:
     data = records(40)
     count = sum(event.count for event in events)
-    critics = opened(open_session(data, events, noise=silent_noise))
+    critics = opened(open_session(data, events, noise=make_silent()))
     whole = [critics.step(QUERY) for _ in range(count)]
     largest = 0.0
     for place in range(10):
-        critics = opened(open_session(without(data, records(40), place), events, noise=silent_noise))
+        critics = opened(open_session(without(data, records(40), place), events, noise=make_silent()))
         moved = [float((critics.step(QUERY) - before).norm()) for before in whole]
         assert max(moved) <= 2 * CLIP * ROUNDING
         largest = max(largest, *moved)
@@ -70,37 +90,46 @@ def test_one_record_moves_every_answer_by_the_diameter_at_most(
 
 
 def test_no_critic_sees_another_shard(records: Any, open_session: OpenSession, silent_noise: NoiseSource) -> None:
+    class Keeping(Remembering):
+        def start(self) -> State:
+            return {"shown": torch.zeros(SHOWN, 16), "seen": torch.zeros(16)}
+
+        def learn(self, state: State, rows: Tensor, known: Tensor, *_: Tensor) -> State:
+            return {"shown": rows, "seen": state["seen"]}
+
     data = records(40)
-    critics = opened(open_session(data, TOGETHER, noise=silent_noise))
+    critics = opened(open_session(data, TOGETHER, noise=silent_noise), critic=Keeping())
     critics.step(QUERY)
-    rows, _, sizes = critics._shards  # type: ignore[misc]
-    for shard in range(CRITICS):
-        assert torch.allclose(critics._state["seen"][shard], rows[shard, : sizes[shard]].sum(dim=0))
-    assert int(sizes.sum()) == 40
+    shown = [{tuple(row) for row in part.tolist() if any(row)} for part in critics._state["shown"]]
+    everything = {tuple(row) for row in pixels(torch.from_numpy(data.images), torch.zeros(40)).tolist()}
+    assert set.union(*shown) == everything
+    assert sum(map(len, shown)) == 40, "a row is in one shard"
 
 
 def test_noise_has_twice_the_clip_norm_as_its_unit(records: Any, open_session: OpenSession) -> None:
     event = [Event(label="critics", noise_multiplier=3.0, count=20)]
-    critics = opened(open_session(records(40), event), shape=(50, 16), advance=_silent((50, 16)))
+    critics = opened(open_session(records(40), event), shape=(50, 16), critic=Saying(torch.zeros(50, 16)))
     drawn = torch.stack([critics.step(QUERY) for _ in range(20)])
     assert float(drawn.std()) == pytest.approx(3.0 * 2 * CLIP, rel=0.03)
-
-
-def _silent(shape: tuple[int, int]) -> Any:
-    def advance(state: State, rows: Tensor, labels: Tensor, count: Tensor, query: Query) -> tuple[State, Tensor]:
-        return state, torch.zeros(shape) + 0 * rows.sum()
-
-    return advance
 
 
 def test_an_answer_that_is_not_finite_counts_as_zero(
     records: Any, open_session: OpenSession, silent_noise: NoiseSource
 ) -> None:
-    def broken(state: State, rows: Tensor, labels: Tensor, count: Tensor, query: Query) -> tuple[State, Tensor]:
-        return state, torch.full(SHAPE, float("nan")) + 0 * rows.sum()
-
-    critics = opened(open_session(records(40), TOGETHER, noise=silent_noise), advance=broken)
+    broken = Saying(torch.full(SHAPE, float("nan")))
+    critics = opened(open_session(records(40), TOGETHER, noise=silent_noise), critic=broken)
     assert float(critics.step(QUERY).abs().max()) == 0
+
+
+def test_a_shard_without_units_counts_as_zero(
+    records: Any, open_session: OpenSession, silent_noise: NoiseSource
+) -> None:
+    session = open_session(records(6), TOGETHER, noise=silent_noise)
+    critics = opened(session, critics=6, critic=Saying(torch.ones(SHAPE)))
+    total = critics.step(QUERY)
+    held = [bool(part.any()) for part in critics._shards.counts]  # type: ignore[union-attr]
+    assert False in held, "six units leave one of six shards empty, or choose another seed"
+    assert float(total.norm()) == pytest.approx(sum(held) * CLIP, rel=1e-2)
 
 
 def test_a_step_is_leased_before_anything_is_read(records: Any, open_session: OpenSession) -> None:
@@ -142,6 +171,8 @@ def test_a_resumed_run_goes_on_after_its_leases(records: Any, open_session: Open
         ({"critics": 1}, InputError, "2 to 40 critics"),
         ({"critics": 41}, InputError, "2 to 40 critics"),
         ({"clip_norm": 0.0}, InputError, "clip_norm > 0"),
+        ({"clip_norm": 1e-43}, InputError, "clip_norm > 0"),
+        ({"clip_norm": float("inf")}, InputError, "clip_norm > 0"),
         ({"label": "other"}, BudgetError, "No data was read"),
     ],
 )

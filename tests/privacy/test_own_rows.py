@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from veilset.core.randomness import torch_generator
 from veilset.data.images import ImageSet
@@ -23,6 +24,7 @@ from veilset.privacy.noise import Claim, NoiseSource, Owners
 from veilset.privacy.rows import alone, below, squared_lengths
 from veilset.privacy.vault import MOST_IMAGES_PER_GROUP, PublicFacts, UnitRows, Vault, contents_of
 from veilset.training.class_statistics import code_rows, public_embedding
+from veilset.training.shard_critics import CodeCritic, CriticTraining
 
 OpenSession = Callable[..., Session]
 
@@ -257,3 +259,56 @@ def test_an_open_vault_tells_how_it_orders_groups() -> None:
     for unit in range(contents.count):
         own = [bytes(digest) for digest in digests[contents.of(unit)]]
         assert own == sorted(own)
+
+
+# --- Critics of shards --------------------------------------------------------------------------------------------
+
+CRITICS, VISITS, WIDTH = 6, 3, 59
+
+
+def visited(open_session: OpenSession, data: Any, unit: str = "record") -> tuple[list[bytes], Recorder]:
+    """What every critic is after some visits, to the last bit, and the sums that left."""
+    noise = Recorder()
+    event = Event(label="critics", noise_multiplier=1.0, count=VISITS)
+    session = open_session(data, [event], noise=noise, unit=unit)
+    coins = torch.Generator().manual_seed(4)
+    torch.manual_seed(0)
+    training = CriticTraining(
+        critic=CodeCritic(WIDTH, len(CLASSES), hidden=8), shape=(WIDTH,), learning_rate=0.5, penalty=10.0
+    )
+    critics = session.critics(
+        training, codes(), label="critics", critics=CRITICS, shape=(4, WIDTH), clip_norm=0.1
+    )  # fmt: skip
+    for _ in range(VISITS):
+        critics.step(
+            {
+                "fakes": torch.randn(4, 8, WIDTH, generator=coins),
+                "fake_labels": torch.arange(32).view(4, 8) % 3,
+                "points": torch.randn(4, WIDTH, generator=coins),
+                "labels": torch.arange(4) % 3,
+            }
+        )
+    leaves = tree_leaves(critics._state)
+    return [b"".join(leaf[shard].numpy().tobytes() for leaf in leaves) for shard in range(CRITICS)], noise
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("unit", ["record", "group"])
+def test_one_unit_changes_one_critic(place: str, unit: str, threads: int, open_session: OpenSession) -> None:
+    groups = np.arange(COUNT) % 23 if unit == "group" else None
+    left_out = PLACES[place] % 23 if unit == "group" else PLACES[place]
+    before, recorded = visited(open_session, without(None, groups), unit)
+    after, less = visited(open_session, without(left_out, groups), unit)
+    assert sum(first != second for first, second in zip(before, after, strict=True)) == 1
+    assert recorded.calls == less.calls
+    for (total, claim), (other, _) in zip(recorded.sums, less.sums, strict=True):
+        assert float((total - other).double().norm()) * claim.step <= claim.sensitivity
+
+
+def test_the_size_of_a_shard_changes_no_other(open_session: OpenSession) -> None:
+    """Many more images of one patient: other critics' rows were padded to the longest shard once."""
+    groups = np.arange(COUNT) % 20
+    more = np.concatenate([np.arange(COUNT), np.tile(np.flatnonzero(groups == 2), 30)])
+    before, _ = visited(open_session, without(None, groups), "group")
+    after, _ = visited(open_session, dataset(more, groups), "group")
+    assert sum(first != second for first, second in zip(before, after, strict=True)) == 1

@@ -252,17 +252,31 @@ def _critics(name: str, epsilon: float, kinds: list[Event]) -> Subject:
     plan = priced(epsilon, *kinds)
     worlds = _one_of_another_class(12)
 
-    def advance(state: State, rows: Tensor, labels: Tensor, count: Tensor, query: Query) -> tuple[State, Tensor]:
-        inside = torch.arange(len(rows)) < count
-        turned = ((labels == 1) & inside).any()
-        return state, query["points"] * torch.where(turned, -1.0, 1.0)
+    query = {
+        "points": torch.ones(4, 2),
+        "fakes": torch.zeros(1, 1, 2),
+        "fake_labels": torch.zeros(1, 1, dtype=torch.int64),
+    }
 
     def spend(session: Session) -> None:
-        critics = session.critics({}, advance, pixels, label="critics", critics=2, shape=(4, 2), clip_norm=0.5)
+        critics = session.critics(_Turned(), pixels, label="critics", critics=2, shape=(4, 2), clip_norm=0.5)
         while critics.steps_left:
-            critics.step({"points": torch.ones(4, 2)})
+            critics.step(query)
 
     return Subject(name=name, plan=plan, worlds=worlds, spend=spend, runs=4000)
+
+
+class _Turned:
+    """A critic that turns around when its shard has a record of class 1."""
+
+    def start(self) -> State:
+        return {}
+
+    def learn(self, state: State, *_: Tensor) -> State:
+        return state
+
+    def answer(self, state: State, held: Tensor, query: Query) -> Tensor:  # noqa: ARG002
+        return query["points"] * torch.where(held[1], -1.0, 1.0)
 
 
 def _one_of_another_class(records: int) -> Worlds:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from veilset.audit.game import MakeNoise, MemoryLedger, PlanSpent, Scripted, Subject
 from veilset.core.errors import VeilsetError
-from veilset.privacy.critics import Advance, Critics, Query, State
+from veilset.privacy.critics import Critic, Critics, Query
 from veilset.privacy.ensemble import Answer, Ensemble, TrainShard
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage, Session
@@ -117,8 +117,7 @@ class Rehearsal(Session):
 
     def critics(
         self,
-        start: State,
-        advance: Advance,
+        critic: Critic,
         features: PerImage,
         *,
         label: str,
@@ -130,7 +129,7 @@ class Rehearsal(Session):
 
         def of(session: Session) -> Critics:
             return Session.critics(
-                session, start, advance, features, label=label, critics=critics, shape=shape, clip_norm=clip_norm
+                session, critic, features, label=label, critics=critics, shape=shape, clip_norm=clip_norm
             )
 
         return _RehearsedCritics(self, of)
@@ -144,8 +143,11 @@ class Rehearsal(Session):
         return shards
 
     def twins(self, of: Callable[[Session], Critics]) -> list[Critics]:
-        """The critics of both worlds, for all of the plan."""
-        worlds = (Session(vault, self.plan, MemoryLedger(), self._make_noise()) for vault in self._vaults)
+        """The critics of both worlds, for all of the plan.
+
+        Their sources give the rows that critics see, the same in both worlds; noise comes from the one of each play.
+        """
+        worlds = (Session(vault, self.plan, MemoryLedger(), NoiseSource(0)) for vault in self._vaults)
         return [of(world) for world in worlds]
 
     def play(self, exact: "_Exact", spread: float, takes: Sequence[Callable[[NoiseSource], torch.Tensor]]) -> None:
@@ -298,9 +300,9 @@ class _RehearsedCritics(Critics):
 
     def step(self, query: Query) -> torch.Tensor:
         """The noisy sum of the answers, rehearsed first."""
-        shard, made = self.turn()
+        shard, _ = self.turn()
         event = self.events[shard or 0]
-        sums = [twin._exact_sum(query, shard, made) for twin in self._twins]
+        sums = [twin._exact_sum(query, shard) for twin in self._twins]
         takes = [partial(twin._noised, total, event) for twin, total in zip(self._twins, sums, strict=True)]
         means = [_flat(take(Scripted())) for take in takes]
         if not np.array_equal(means[0], means[1]):

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import VeilsetError
-from veilset.privacy.critics import Advance, Critics, Query, State
+from veilset.privacy.critics import Critic, Critics, Query
 from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage, Session
 
 
@@ -134,10 +134,10 @@ class TaintedSession(Session):
             real = super().gradient_steps(features=features and _sealing(features), **options)
         return _TaintedSteps(real)
 
-    def critics(self, start: State, advance: Advance, features: PerImage, **options: Any) -> Critics:
-        """As in a session, with sealed images for `features`; `torch.vmap` cannot carry sealed rows to `advance`."""
+    def critics(self, critic: Critic, features: PerImage, **options: Any) -> Critics:
+        """As in a session, with sealed images for `features`; `torch.vmap` cannot carry sealed rows to a critic."""
         with private_call():
-            real = super().critics(start, advance, _sealing(features), **options)
+            real = super().critics(critic, _sealing(features), **options)
         return _TaintedCritics(real)
 
 

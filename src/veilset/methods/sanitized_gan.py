@@ -35,6 +35,7 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.critics import Critics, Query
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
+from veilset.privacy.shard_rows import ShardRows
 from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import Public, PublicFacts
 from veilset.training.class_statistics import require_square
@@ -237,8 +238,7 @@ class SanitizedGan(AdversarialMethod):
         """The critics of a session's vault, for all visits of its plan."""
         rounds = self.begin(session.facts, context)
         return session.critics(
-            rounds.critic.start(),
-            rounds.critic.advance,
+            rounds.critic,
             rounds.sight.rows,
             label=_ANSWERS,
             critics=self._critics(session.facts),
@@ -282,11 +282,17 @@ class SanitizedGan(AdversarialMethod):
         labels = torch.tensor(records.labels)
         images = torch.tensor(records.read(np.arange(len(labels))))
         rows = torch.cat([rounds.sight.rows(part, part) for part in torch.split(images, 500)])
-        state, count = critic.start(), torch.tensor(len(rows))
-        coins = torch_generator(context.seed, "published noise")
+        everything = ShardRows.of([(rows, labels)], classes=session.facts.classes, width=rows.shape[1])
+        state, whole = critic.start(), slice(0, 1)
+        coins, pairs = (torch_generator(context.seed, f"published {kind}") for kind in ("noise", "pairs"))
         with context.progress.task("training the generator", config.steps) as task:
             for step in range(config.steps):
-                state, answer = critic.advance(state, rows, labels, count, rounds.query(warm=step > 0))
+                query = rounds.query(warm=step > 0)
+                for fakes, classes in zip(query["fakes"], query["fake_labels"], strict=True):
+                    drawn = torch.rand(2, 1, len(classes), generator=pairs)
+                    real, known = everything.drawn(whole, classes, drawn[0])
+                    state = critic.learn(state, real[0], known[0], drawn[1, 0], fakes, classes)
+                answer = critic.answer(state, everything.held(whole)[0], query)
                 lengths = answer.flatten(1).norm(dim=1).clamp(min=1.0).view(-1, *(1 for _ in critic.shape))
                 noise = config.published_noise * torch.randn(answer.shape, generator=coins)
                 rounds.follow((answer / lengths + noise).detach(), len(answer))

@@ -15,7 +15,7 @@ import torch
 from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Records
-from veilset.privacy.critics import Advance, Critics, State
+from veilset.privacy.critics import Critic, Critics
 from veilset.privacy.distributed import RunLedger, rank_and_size
 from veilset.privacy.ensemble import Ensemble, TrainShard
 from veilset.privacy.events import Event, Plan
@@ -214,8 +214,7 @@ class Session:
 
     def critics(
         self,
-        start: State,
-        advance: Advance,
+        critic: Critic,
         features: PerImage,
         *,
         label: str,
@@ -234,13 +233,13 @@ class Session:
         if not events or (events[0].shard is not None and [event.shard for event in events] != list(range(critics))):
             raise BudgetError(f"Expected one {label!r} in the plan, or one for each shard. No data was read.")
         return Critics(
-            start,
-            advance,
+            critic,
             features,
             events,
             critics=critics,
             shape=shape,
             clip_norm=clip_norm,
+            facts=self.facts,
             rows=self._rows,
             purse=self._purse,
             noise=self._noise,

@@ -68,31 +68,25 @@ class CriticTraining:
         zeros = tree_map(torch.zeros_like, weights)
         return {"weights": weights, "first": zeros, "second": zeros, "updates": torch.zeros(())}
 
-    def advance(self, state: State, rows: Tensor, labels: Tensor, count: Tensor, query: Query) -> tuple[State, Tensor]:
-        """An update for each generated batch of `query` (its "fakes"), then the gradient of the scores at its "points".
+    def learn(self, state: State, rows: Tensor, known: Tensor, coins: Tensor, fakes: Tensor, labels: Tensor) -> State:
+        """An update with one generated batch, `coins` saying where between a real and a generated point it looks.
 
         Every generated point is set against a real one of its class, so that a class which is rare in the shard is
-        heard like any other; of a class that the shard lacks, the critic learns and says nothing. `count` of the rows
-        are real. The answer has the shape of the points.
+        heard like any other; of a class that the shard lacks, the critic learns nothing.
         """
         now: dict[str, Any] = dict(state)
-        present = torch.arange(len(rows)) < count
-        for fakes, classes in zip(query["fakes"], query["fake_labels"], strict=True):
-            own = present & (labels == classes[:, None])
-            known = own.any(dim=1)
-            wanted = (torch.rand(len(fakes)) * own.sum(dim=1)).long()
-            places = (own.cumsum(dim=1) <= wanted[:, None]).sum(dim=1) * known
-            real = rows[places].view(-1, *self.shape)
-            mix = torch.rand(len(fakes), *(1 for _ in self.shape))
-            gradient = grad(self._loss)(now["weights"], real, fakes, mix * real + (1 - mix) * fakes, classes, known)
-            now = self._adam(now, gradient)
+        real, mix = rows.view(-1, *self.shape), coins.view(-1, *(1 for _ in self.shape))
+        gradient = grad(self._loss)(now["weights"], real, fakes, mix * real + (1 - mix) * fakes, labels, known)
+        return self._adam(now, gradient)
+
+    def answer(self, state: State, held: Tensor, query: Query) -> Tensor:
+        """The gradient of the scores at the "points" of a query, zero for "labels" that the shard lacks."""
 
         def total(points: Tensor) -> Tensor:
-            return self._score(now["weights"], points, query["labels"]).sum()
+            return self._score(state["weights"], points, query["labels"]).sum()
 
-        known = (present & (labels == query["labels"][:, None])).any(dim=1)
-        answer: Tensor = grad(total)(query["points"]) * known.view(-1, *(1 for _ in self.shape))
-        return now, answer
+        answer: Tensor = grad(total)(query["points"]) * held[query["labels"]].view(-1, *(1 for _ in self.shape))
+        return answer
 
     def _score(self, weights: Weights, points: Tensor, labels: Tensor) -> Tensor:
         scores: Tensor = functional_call(self.critic, weights, (points, labels))
