@@ -80,6 +80,13 @@ def test_a_named_account_is_found_again_and_two_are_asked_about(tmp_path: Path) 
         account_for(vault_of(pictures()))
 
 
+def test_an_account_that_was_named_for_built_in_images_does_not_follow_them(tmp_path: Path) -> None:
+    digits = Vault(open_images("builtin:digits"))
+    remember(digits, Account(tmp_path / "demo.sqlite"))
+    assert known_accounts() == []
+    assert account_for(digits).path != tmp_path / "demo.sqlite"
+
+
 def test_a_lost_account_is_not_forgotten_in_silence(tmp_path: Path) -> None:
     lost = account_for(vault_of(pictures())).path
     lost.unlink()

@@ -59,7 +59,8 @@ def charged(account: Account, budget: Budget, workspace: Path) -> Iterator[None]
     """Add to an error that the budget is spent, and how to go on."""
     note = (
         f" Epsilon {budget.epsilon:g} is charged to {account.path}. What it paid for is kept in {workspace}: remove "
-        "the cause, then give the same command with --resume, which costs nothing more."
+        "the cause, then give the same command with --resume (in Python, with this workspace and resume=True), which "
+        "costs nothing more."
     )
     try:
         yield

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from veilset.core.errors import BudgetError
 from veilset.data.images import ImageSet
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
@@ -136,3 +137,11 @@ def test_the_state_of_another_run_is_not_taken(run, tmp_path):
     _, after, _ = run(recipe(), folder="other")
     assert len(after) == STEPS
     assert not torch.equal(after[0], before[LEASE])
+
+
+def test_a_damaged_state_is_refused(run, tmp_path):
+    run(recipe(), cut_off_at=75)
+    (place,) = (tmp_path / "run").glob("steps-*.pt")
+    place.write_bytes(place.read_bytes()[:-9])
+    with pytest.raises(BudgetError, match="is damaged or of another run"):
+        run(recipe())
