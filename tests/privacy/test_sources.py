@@ -112,5 +112,6 @@ def test_the_index_holds_no_digest_of_a_record() -> None:
     account = account_for(Vault(records))
     for place in (account.path, account.path.parent.parent / "accounts.index"):
         content = place.read_bytes()
+        assert place.stat().st_mode & 0o077 == 0, "for its owner's eyes"
         for known in (*records.source_digests(), *records.digests()):
             assert bytes(known)[:8] not in content

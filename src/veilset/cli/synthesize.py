@@ -1,5 +1,6 @@
 """`veilset synthesize`: from private images to a release."""
 
+import os
 import resource
 import shutil
 import sys
@@ -170,7 +171,7 @@ def synthesize(
     if images_per_group is not None:
         book.declare_images_per_group(images_per_group)
     workspace = out.with_name(f"{out.name}.veilset-run")
-    if not resume:
+    if not resume and os.environ.get("RANK", "0") == "0":  # once, where torchrun started several processes
         _ask(console, early_warnings(vault.facts, budget), book.path, epsilon, yes=yes or as_json)
     try:
         release = run(

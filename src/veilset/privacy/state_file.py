@@ -63,9 +63,10 @@ class StateFile:
         if self._is_new:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # it tells about private data
             except OSError as error:
                 raise self._unusable(str(error.strerror)) from error
-        database = self._connect("rwc" if self._is_new else "rw", patience)
+        database = self._connect("rw", patience)
         try:
             with self._plain_errors():
                 database.execute("PRAGMA synchronous=EXTRA")
