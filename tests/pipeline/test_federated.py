@@ -60,8 +60,8 @@ def make_site(tmp_path: Path) -> Any:
         vault = Vault(images(seed=len(opened)) if records is None else records)
         if declared is not None:
             vault.facts = replace(vault.facts, units=declared)
-        account = None if "covered" in options else Account(tmp_path / f"{name}.sqlite")
-        opened.append(Site(name, vault, epsilon=epsilon, workspace=tmp_path / name, account=account, **options))
+        options.setdefault("account", Account(tmp_path / f"{name}.sqlite"))
+        opened.append(Site(name, vault, epsilon=epsilon, workspace=tmp_path / name, **options))
         return opened[-1]
 
     yield make
@@ -404,30 +404,38 @@ def test_a_simulation_charges_the_account_of_the_dataset_once(tmp_path: Path, ma
     account.set_limit(Budget(4.0, 1e-3))
     plan = plan_simulation(job, whole.facts, 3)
     assert [event.shard for event in plan.events] == [0, 1, 2]
-    run = reserve_simulation(account, job, plan)
+    run = reserve_simulation(account, job, plan, whole)
     assert account.spent(plan.budget.delta) == pytest.approx(3.0, abs=0.01)  # shards of one partition
     with pytest.raises(BudgetError, match="overdraw"):
-        reserve_simulation(account, job, plan)
+        reserve_simulation(account, job, plan, whole)
     server = Coordinator(SETTINGS, shape=(16, 16, 1), class_names=NAMES)
-    for number in (1, 2, 3):
-        site = make_site(
-            f"site-{number}",
-            3.0,
-            part_of(images(60), number, 3),
+
+    def site(name: str, number: int, epsilon: float = 3.0, data: Vault = whole) -> Site:
+        own: Site = make_site(
+            name,
+            epsilon,
+            part_of(images(60), min(number, 3), 3),
             declared=declared_units(60, number, 3),
             delta=plan.budget.delta,
-            covered=covered_by(account, run, number),
+            account=account,
+            covered=covered_by(account, run, number, data),
         )
-        server.welcome(number, site.join(server.invitation()))
-    assert len(account.reservations) == 1
+        return own
+
+    for number in (1, 2, 3):
+        server.welcome(number, site(f"site-{number}", number).join(server.invitation()))
+    assert account.spent(plan.budget.delta) == pytest.approx(3.0, abs=0.01)  # sites add nothing to it
     with pytest.raises(BudgetError, match="no reservation"):
-        make_site("site-4", 3.1, covered=covered_by(account, run, 1)).join(server.invitation())
+        site("site-4", 1, epsilon=3.1).join(server.invitation())
     with pytest.raises(BudgetError, match="no reservation"):
-        make_site("site-5", 3.0, delta=plan.budget.delta, covered=covered_by(account, run, 4)).join(server.invitation())
-    covered_by(account, run, 1)(plan)
+        site("site-5", 4).join(server.invitation())
+    with pytest.raises(BudgetError, match="no reservation"):
+        site("of other data", 1, data=Vault(images(60, seed=7))).join(server.invitation())
+    with pytest.raises(BudgetError, match="has reserved its share"):
+        site("site-1 once more", 1).join(server.invitation())
     account.end(run)
     with pytest.raises(BudgetError, match="no reservation"):
-        covered_by(account, run, 1)(plan)
+        site("too late", 2).join(server.invitation())
 
 
 def test_many_small_sites_have_a_joint_delta_below_one_over_all_units(

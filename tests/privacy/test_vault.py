@@ -98,3 +98,30 @@ def test_a_vault_is_not_public(vault: Vault, records: Callable[..., Any]) -> Non
         vault.check_public(records())
     with pytest.raises(InputError, match="Expected public images as from open_images, got Vault"):
         vault.check_public(vault)  # type: ignore[arg-type]
+
+
+def test_public_images_stay_what_was_compared(vault: Vault, records: Callable[..., Any]) -> None:
+    private, others = records(), records(seed=9)
+    pixels = others.images.copy()
+    public = vault.check_public(type(others)(pixels, others.labels))
+    everything = np.arange(len(public))
+    assert np.array_equal(public.read(everything), others.images)
+    pixels[3] = private.images[3]
+    assert np.array_equal(public.read(np.array([0, 2])), others.images[[0, 2]])
+    with pytest.raises(InputError, match="not the one that was compared"):
+        public.read(everything)
+
+
+def test_a_source_that_gives_other_images_later(vault: Vault, records: Callable[..., Any]) -> None:
+    private, others = records(), records(seed=9)
+
+    class Fickle(type(others)):  # type: ignore[misc]
+        seen = 0
+
+        def read(self, rows: Any) -> Any:
+            Fickle.seen += 1
+            return others.images[rows] if Fickle.seen == 1 else private.images[rows]
+
+    public = vault.check_public(Fickle(others.images, others.labels))
+    with pytest.raises(InputError, match="not the one that was compared"):
+        public.read(np.array([0]))

@@ -209,7 +209,7 @@ def site(
         number, count = numbers_of(part)
         vault = Vault(part_of(records, number, count), unit=whole.facts.unit)
         vault.facts = site_facts(whole.facts, number, count)
-        covered = None if simulation is None else covered_by(book, simulation, number)
+        covered = None if simulation is None else covered_by(book, simulation, number, whole)
     if units is not None:
         vault.facts = dataclasses.replace(vault.facts, units=units)
     out.mkdir(parents=True, exist_ok=True)

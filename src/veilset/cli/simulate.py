@@ -92,7 +92,7 @@ def simulate(
     require_absent(workspace)
     workspace.mkdir(parents=True)
     book = account_of(vault, None if account is None else Account(account))
-    run = reserve_simulation(book, job, plan, vault.facts.unit)
+    run = reserve_simulation(book, job, plan, vault)
     names = [f"site-{number}" for number in range(1, sites + 1)]
     folder = workspace / "keys"
     write_keys(folder, names, [LOOPBACK])

@@ -39,14 +39,15 @@ _KIND = Kind(
     ),
 )
 _READ = (
-    "SELECT run, time, method, epsilon, delta, events, guarantee, unit, lines, ended FROM reservation ORDER BY rowid"
+    "SELECT run, time, method, epsilon, delta, events, guarantee, unit, fingerprint, lines, ended FROM reservation "
+    "ORDER BY rowid"
 )
 _MOST_EXACT = 40  # different events that are composed exactly; the total of more is a bound by Renyi DP
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """What one run reserved, for whom, how many lines its ledger has, and when it ended."""
+    """What one run reserved, for whom, on which data, how many lines its ledger has, and when it ended."""
 
     run: str
     time: str
@@ -55,6 +56,7 @@ class Reservation:
     events: tuple[Event, ...]
     guarantee: str
     unit: Unit
+    fingerprint: str
     lines: int
     ended: str | None
 
@@ -339,8 +341,9 @@ def _reservations(database: sqlite3.Connection) -> list[Reservation]:
             events=tuple(Event.from_json(event) for event in json.loads(events)),
             guarantee=guarantee,
             unit=unit,
+            fingerprint=data,
             lines=lines,
             ended=ended,
         )
-        for run, time, method, epsilon, delta, events, guarantee, unit, lines, ended in database.execute(_READ)
+        for run, time, method, epsilon, delta, events, guarantee, unit, data, lines, ended in database.execute(_READ)
     ]

@@ -43,7 +43,7 @@ def open_run(
     account: Account,
     resume: bool = False,
     guarantee: str = "dp",
-    is_paid: bool = False,
+    paid_as: str | None = None,
 ) -> Ledger:
     """The ledger of a run, new or resumed, after the account has reserved all of its plan.
 
@@ -55,12 +55,13 @@ def open_run(
         account: who pays, from `account_of`.
         resume: go on with the unfinished run in `workspace`; there must be one.
         guarantee: "none" for a run that will not have one.
-        is_paid: the plan is part of another reservation on this account; the run only gets its place there.
+        paid_as: where the plan is part of another reservation on this account, the name of that part, which is taken
+            once; the run only gets its place there.
     """
     require_enough(vault.facts.units, vault.facts.unit)
     _check_declared(vault, account)
     fingerprint = vault.fingerprint()
-    paid = replace(plan, events=() if is_paid else _unpaid(plan, header, account, vault.facts.unit))
+    paid = replace(plan, events=() if paid_as else _unpaid(plan, header, account, vault.facts.unit))
     ledger = Ledger.hold(workspace / LEDGER)
     try:
         if resume:
@@ -71,7 +72,7 @@ def open_run(
                     f"An unfinished run is in {workspace}. Pass --resume to go on with what it paid for, "
                     "or remove that folder to start anew; what it reserved stays spent."
                 )
-            run = uuid.uuid4().hex
+            run = paid_as or uuid.uuid4().hex
             account.reserve(
                 run,
                 str(header.get("method", "paid test accuracy")),

@@ -17,6 +17,7 @@ from veilset.core.errors import InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Groups, Images, Labels, Records, Rows
 from veilset.core.registry import resolve
+from veilset.privacy.compared import Compared
 
 Unit = Literal["record", "group"]
 
@@ -139,11 +140,12 @@ class Vault:
         if type(records) is Public:
             if records.is_for(self):
                 return records
-            records = records._records
+            records = records._records.records
         elif not isinstance(getattr(records, "labels", None), np.ndarray):
             raise InputError(f"Expected public images as from open_images, got {type(records).__name__}.")
-        resolve(_OVERLAP)(_CONTENTS[self].records, records, progress)
-        return Public(records, self, _PASSED)
+        compared = Compared(records)
+        resolve(_OVERLAP)(_CONTENTS[self].records, compared, progress)
+        return Public(compared, self, _PASSED)
 
     def fingerprint(self) -> str:
         """A hash of all units, to know that a resumed run has the same data. It stays with the custodian."""
@@ -195,9 +197,10 @@ class Public:
 
     __slots__ = ("_records", "_vault")
 
-    def __init__(self, records: Records, vault: Vault, token: object) -> None:
+    def __init__(self, records: Compared, vault: Vault, token: object) -> None:
         if token is not _PASSED:
             raise VeilsetError("Public images are made by vault.check_public(images), which compares them first.")
+        records.is_done = True
         self._records = records
         self._vault = ref(vault)
 
@@ -209,7 +212,7 @@ class Public:
         return len(self._records.labels)
 
     def __repr__(self) -> str:
-        return f"Public({self._records!r})"
+        return f"Public({self._records.records!r})"
 
     def __reduce__(self) -> NoReturn:
         raise VeilsetError("Public images cannot be pickled: the check holds for the vault of this process.")

@@ -6,6 +6,7 @@ nothing else.
 """
 
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from veilset.pipeline.federated.parts import declared_units
 from veilset.pipeline.synthesize import Job, budget_of, method_of
 from veilset.privacy.account import Account
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.vault import PublicFacts, Unit
+from veilset.privacy.vault import PublicFacts, Vault
 
 PARTITION = "sites"
 
@@ -36,21 +37,25 @@ def plan_simulation(job: Job, whole: PublicFacts, sites: int) -> Plan:
     return Plan(budget=budget, events=tuple(events))
 
 
-def reserve_simulation(account: Account, job: Job, plan: Plan, unit: Unit = "record") -> str:
+def reserve_simulation(account: Account, job: Job, plan: Plan, whole: Vault) -> str:
     """Reserve the whole simulation on the dataset's account; the run's name, by which sites find it."""
     run = uuid.uuid4().hex
-    account.reserve(run, job.method, plan, unit=unit)
+    account.reserve(run, job.method, plan, unit=whole.facts.unit, fingerprint=whole.fingerprint())
     return run
 
 
-def covered_by(account: Account, run: str, number: int) -> Callable[[Plan], None]:
-    """A check that the plan of site `number` is what the simulation `run`, which is still going on, reserved for it."""
+def covered_by(account: Account, run: str, number: int, whole: Vault) -> Callable[[Plan], str]:
+    """A check that the plan of site `number` is what the simulation `run` of this data reserved for it.
 
-    def check(plan: Plan) -> None:
-        for reservation in account.reservations:
-            shards = {_shard(event, number - 1) for event in plan.events}
-            if reservation.run == run and reservation.ended is None and shards <= {*reservation.events}:
-                return
+    It gives the name of that part, under which one site, and no second one, has its place in the account.
+    """
+
+    def check(plan: Plan) -> str:
+        wanted = Counter(_shard(event, number - 1) for event in plan.events)
+        for found in account.reservations:
+            is_this = found.run == run and found.ended is None and found.fingerprint == whole.fingerprint()
+            if is_this and wanted == Counter(event for event in found.events if event.shard == number - 1):
+                return f"{run}-{number}"
         raise BudgetError(f"{account.path} holds no reservation of this simulation for its site {number}.")
 
     return check

@@ -42,7 +42,8 @@ class Site:
         workspace: where its ledger is kept, so that a site that was cut off can come back.
         account: its dataset's account.
         bounds: what the server may propose.
-        covered: raises unless its plan was reserved before, as a part of a simulation; a site of its own has None.
+        covered: the name of its part of a simulation, whose plan was reserved before, or raises; a site of its own has
+            None.
         noise: for the neighbour run alone (audit/neighbours.py), which takes the place of the noise.
     """
 
@@ -56,7 +57,7 @@ class Site:
         workspace: Path,
         account: Account | None = None,
         bounds: Bounds | None = None,
-        covered: Callable[[Plan], None] | None = None,
+        covered: Callable[[Plan], str] | None = None,
         noise: NoiseSource | None = None,
         progress: Progress = SILENT,
     ) -> None:
@@ -147,8 +148,7 @@ class Site:
         self._bounds.check(method.config)
         self._method = method
         self._plan = method.plan(facts, budget_of(self._job, facts))
-        if self._covered is not None:
-            self._covered(self._plan)
+        part = None if self._covered is None else self._covered(self._plan)
         header = header_of(self._job, method, facts, self._plan)
         self._ledger = open_run(
             self._vault,
@@ -157,7 +157,7 @@ class Site:
             workspace=self._workspace,
             account=account_of(self._vault, self._account, self._progress),
             resume=has_unfinished_run(self._workspace),
-            is_paid=self._covered is not None,
+            paid_as=part,
         )
         session = Session(
             self._vault,
