@@ -117,7 +117,7 @@ def test_paper_preset_reads_once_and_has_no_soft_labels(records: ImageSet, tmp_p
 
 def test_public_images_of_another_shape_are_refused(records: ImageSet, tmp_path: Path) -> None:
     other = ImageSet(np.zeros((4, 20, 20, 1), dtype=np.uint8), np.array([0, 1, 0, 1]))
-    with pytest.raises(InputError, match="Expected public images"):
+    with pytest.raises(InputError, match=r"Expected public images of 16x16x1 .* Nothing was charged"):
         run_with(records, job(), workspace=tmp_path / "run", public=other)
 
 

@@ -33,6 +33,12 @@ def check_before_paying(
             f"{samples:,} images need about {2 * size / 2**30:,.0f} GB of memory, and this machine has "
             f"{memory / 2**30:,.0f}. Ask for fewer --samples. Nothing was charged."
         )
+    if public is not None and tuple(public.shape) != tuple(facts.shape):
+        wanted, found = ("x".join(map(str, shape)) for shape in (facts.shape, public.shape))
+        raise InputError(
+            f"Expected public images of {wanted} pixels like the private ones, got {found}. Pass --size to bring both "
+            "to one size. Nothing was charged."
+        )
     if public is not None and len(public.labels) < LEAST_PUBLIC:
         raise InputError(
             f"Expected at least {LEAST_PUBLIC} public images, got {len(public.labels)}: too few to learn from. "

@@ -103,14 +103,17 @@ class Purse:
         return str(self.ledger.lines[sequence].get("hash", sequence))
 
     def _sealed(self, content: bytes, belongs_to: str) -> bytes:
-        """The content behind a line that says to which run and which line of its ledger it belongs."""
+        """The content and a last line that says to which run and which line of its ledger it belongs.
+
+        At the end, where readers of arrays do not look: the file stays one that NumPy can open.
+        """
         digest = hashlib.sha256(content).hexdigest()
         seal = {"run": str(self.ledger.header["run"]), "line": belongs_to, "sha256": digest}
-        return json.dumps(seal).encode() + b"\n" + content
+        return content + b"\n" + json.dumps(seal).encode()
 
     def _unsealed(self, place: Path, stored: bytes, belongs_to: str) -> bytes:
         """What was sealed for this run and this line; anything else is refused."""
-        content = stored.partition(b"\n")[2]
+        content = stored.rpartition(b"\n")[0]
         if stored != self._sealed(content, belongs_to):
             raise BudgetError(
                 f"{place} is damaged or of another run, and what it held is paid for. Put the right file back; without "
@@ -129,6 +132,6 @@ class Purse:
 def _run_of(stored: bytes) -> str | None:
     """The run that a sealed file names; None where it is damaged."""
     try:
-        return str(json.loads(stored.partition(b"\n")[0])["run"])
+        return str(json.loads(stored.rpartition(b"\n")[2])["run"])
     except (ValueError, TypeError, KeyError):
         return None
