@@ -45,7 +45,7 @@ def run(folder: Path) -> None:
     finally:
         ledger.close()
     means = (sums[:, :-1] / sums[:, -1:].clamp(min=1)).reshape(-1, *vault.facts.shape)
-    print(f"Each sum got noise of deviation {noise * CLIP_NORM:.1f}. The average one, as far as the noise lets it be seen:")
+    print(f"With noise of deviation {noise * CLIP_NORM:.1f} on every sum, the average digit 1 looks like this:")
     for line in means[1, ::2, ::2, 0].clamp(0, 0.99):
         print("  " + "".join(" .:-=+*#"[int(value * 8)] * 2 for value in line))
     print(f"The account has spent epsilon {account.spent(budget.delta):.2f} at delta {budget.delta:g}.")

@@ -43,7 +43,7 @@ def run(folder: Path) -> None:
     for _ in range(4):
         for images, targets in DataLoader(release.torch(), batch_size=64, shuffle=True):  # soft labels (N, classes)
             optimizer.zero_grad()
-            nn.functional.cross_entropy(student(images), targets).backward()
+            nn.functional.cross_entropy(student(images), targets).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     test = draw_shapes(1000, seed=1)
     pixels = torch.from_numpy(test.images.copy()).permute(0, 3, 1, 2) / 255

@@ -18,7 +18,7 @@ import veilset as vs
 
 
 def draw_xrays(folder: Path, patients: int = 400) -> None:
-    """Write one to three images of each patient: two lungs, and a bright spot in one of them where there is a finding."""
+    """Write one to three images of each patient: two lungs, and a bright spot in one where there is a finding."""
     random = np.random.default_rng(0)
     y, x = np.mgrid[0:24, 0:24]
     folder.mkdir(parents=True)
@@ -48,7 +48,7 @@ def run(folder: Path) -> None:
     check.raise_if_failed()
     print(f"{vault} became {release}")
     print(f"Verified: epsilon {check.epsilon:.2f} at delta {check.delta:g} for each {check.unit}, {check.relation}.")
-    print("Whether a patient is in the data changes the chance of any release by at most a factor e^epsilon, plus delta.")
+    print("Whether a patient is in the data changes any release's chance by at most a factor e^epsilon, plus delta.")
 
 
 if __name__ == "__main__":
