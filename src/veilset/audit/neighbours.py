@@ -7,8 +7,11 @@ that follows from them has to be the same. Then
 
 - each sum may have moved by its claimed sensitivity, and no further;
 - of several shards of one partition, the sums of one may have moved at all;
-- everything else that leaves (files, warnings, errors, checkpoints, the order of draws and of releases) is equal in
-  every byte.
+- no event releases more sums than it pays for, or with less noise;
+- everything else that leaves (files, warnings, printed text, checkpoints, the order of draws and of releases, what is
+  left of public random numbers) is equal in every byte.
+
+A run that ends with an error shows nothing, so an error is found, also where it is the same in both worlds.
 
 Coins are coupled: for any fixed draws of the others the unit in question is sampled or not, and where it is not, both
 worlds are equal. It is therefore taken whenever it is asked, which is its worst case.
@@ -17,9 +20,12 @@ worlds are equal. It is therefore taken whenever it is asked, which is its worst
 import hashlib
 import math
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +37,7 @@ from veilset.audit.game import Finding, MemoryLedger
 from veilset.core.errors import VeilsetError
 from veilset.data.images import ImageSet
 from veilset.privacy.accounting import epsilon_of
-from veilset.privacy.events import LEAST_NOISE, Plan
+from veilset.privacy.events import LEAST_NOISE, Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import Claim, NoiseSource, Owners
 from veilset.privacy.vault import PublicFacts, Vault
@@ -40,6 +46,7 @@ UNBOUNDED = 1e6
 """Stands for an epsilon without bound: something left that tells the two worlds apart for certain."""
 
 _PLACES = ("first", "middle", "last")
+_ERROR = "error"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +73,7 @@ class Recorder(NoiseSource):
         super().__init__(0)
         self.sums: list[Sum] = []
         self.draws: list[str] = []
+        self.plan: tuple[Event, ...] = ()  # what was paid for, where that is known
         self._released: list[torch.Tensor] = []
         self._first, self._keen = first, Counter(keen or {})
 
@@ -166,10 +174,35 @@ def differences(without: Trace, present: Trace) -> list[Difference]:
         for partition, shards in moved.items()
         if len(shards) > 1
     ]
+    found += _unpaid(present.recorder)
+    if _ERROR in present.leaves and without.leaves.get(_ERROR) == present.leaves[_ERROR]:
+        found.append(Difference(what=f"nothing was tried: {present.leaves[_ERROR].decode()}"))
     for name in sorted(without.leaves.keys() | present.leaves.keys()):
         if without.leaves.get(name) != present.leaves.get(name):
             found.append(Difference(what=f"{name} differs"))
     return found
+
+
+def _unpaid(recorder: Recorder) -> list[Difference]:
+    """Sums that left without an event, with less noise than it has, or, where the plan is known, more of them."""
+    found = []
+    left: Counter[Event] = Counter()
+    for number, one in enumerate(recorder.sums):
+        event = one.claim.event
+        if event is None:
+            found.append(Difference(what=f"sum {number} left without an event"))
+            continue
+        left[event] += one.claim.parts
+        if one.claim.noise_multiplier < event.noise_multiplier:
+            found.append(Difference(what=f"sum {number}, {event.label!r}, left with less noise than was paid for"))
+    paid: Counter[Event] = Counter()
+    for event in recorder.plan:
+        paid[event] += event.count
+    return found + [
+        Difference(what=f"{count} sums of {event.label!r} left, {paid[event]} were paid for")
+        for event, count in left.items()
+        if recorder.plan and count > paid[event]
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,14 +269,22 @@ Play = Callable[[ImageSet, NoiseSource, Path], Mapping[str, bytes]]
 def trace(play: Play, records: ImageSet, recorder: Recorder) -> Trace:
     """Run `play` in one world. An error leaves, too: its text is shown to somebody."""
     leaves: dict[str, bytes] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    printed = StringIO()
+    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
         workspace = Path(folder) / "run"
         workspace.mkdir()
+        torch.manual_seed(0)
         try:
-            leaves |= play(records, recorder, workspace)
+            with redirect_stdout(printed), redirect_stderr(printed), warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                leaves |= play(records, recorder, workspace)
         except VeilsetError as error:
-            leaves["error"] = f"{type(error).__name__}: {error}".replace(str(workspace), "RUN").encode()
-        leaves |= {f"kept {path.name}": path.read_bytes() for path in sorted(workspace.rglob("*")) if path.is_file()}
+            leaves[_ERROR] = f"{type(error).__name__}: {error}".replace(folder, "PLACE").encode()
+        for path in sorted(workspace.rglob("*")):
+            leaves[f"kept {path.relative_to(workspace)}"] = path.read_bytes() if path.is_file() else b""
+        text = printed.getvalue() + "".join(f"{one.category.__name__}: {one.message}\n" for one in told)
+        leaves["printed text"] = text.replace(folder, "PLACE").encode()
+        leaves["torch's random numbers"] = torch.get_rng_state().numpy().tobytes()
     return Trace(recorder=recorder, leaves=leaves)
 
 
@@ -264,6 +305,8 @@ def session_play(worlds: Neighbours, plan: Plan, spend: Callable[[Session], Mapp
     def play(records: ImageSet, noise: NoiseSource, workspace: Path) -> Mapping[str, bytes]:
         ledger = MemoryLedger()
         session = Session(worlds.sealed(records), plan, ledger, noise, workspace=workspace)
+        if isinstance(noise, Recorder):
+            noise.plan = plan.events
         leaves = dict(spend(session) or {})
         return leaves | {"ledger": repr(ledger.lines).encode()}
 
