@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from veilset.core.randomness import torch_generator
 from veilset.data.images import ImageSet
 from veilset.models.patterns import drawn_patterns
+from veilset.models.style import StyleGenerator
 from veilset.privacy import rows as own_rows
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms import Session
@@ -24,6 +25,9 @@ from veilset.privacy.noise import Claim, NoiseSource, Owners
 from veilset.privacy.rows import alone, below, squared_lengths
 from veilset.privacy.vault import MOST_IMAGES_PER_GROUP, PublicFacts, UnitRows, Vault, contents_of
 from veilset.training.class_statistics import code_rows, public_embedding
+from veilset.training.latent_fit import MomentRows
+from veilset.training.latent_search import LatentSearch, SearchConfig
+from veilset.training.latent_space import LatentSpace
 from veilset.training.shard_critics import CodeCritic, CriticTraining
 
 OpenSession = Callable[..., Session]
@@ -96,11 +100,13 @@ def amplified(images: Tensor, labels: Tensor) -> Tensor:
 # --- Sums ---------------------------------------------------------------------------------------------------------
 
 
-def exact_sum(open_session: OpenSession, data: Any, *, unit: str = "record", **options: Any) -> Tensor:
+def exact_sum(
+    open_session: OpenSession, data: Any, function: Any = amplified, *, unit: str = "record", **options: Any
+) -> Tensor:
     noise = Recorder()
     event = Event(label="sum", noise_multiplier=1.0, sampling_rate=options.get("sampling_rate", 1.0))
     session = open_session(data, [event], noise=noise, unit=unit)
-    session.gaussian_sum(amplified, label="sum", clip_norm=0.5, noise_multiplier=1.0, **options)
+    session.gaussian_sum(function, label="sum", clip_norm=0.5, noise_multiplier=1.0, **options)
     ((total, claim),) = noise.sums
     assert claim.sensitivity == 0.5
     return total
@@ -116,6 +122,23 @@ def test_a_sum_moves_by_the_row_of_the_unit_and_nothing_else(
     single = exact_sum(open_session, dataset(np.array([PLACES[place]])), **options)
     assert torch.equal(whole - less, single)
     assert float(single.double().norm()) <= 2.0**30
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_search_for_latents_is_a_function_of_its_image(place: str, open_session: OpenSession) -> None:
+    """Steps of a descent, whose rates here are so large that a last bit would become a first one."""
+    torch.manual_seed(0)
+    space = LatentSpace.of(StyleGenerator(SIZE, 1, latent_size=4, width=4).eval(), seed=0)
+    search = LatentSearch(space, None, SearchConfig(start="average", steps=6, learning_rate=2.0))
+
+    def row(images: Tensor, labels: Tensor) -> Tensor:
+        return MomentRows(size=4, clip_norm=2.0, count_weight=0.0)(search(images))
+
+    whole, less, single = (
+        exact_sum(open_session, data, row, batch=search.batch)
+        for data in (without(None), without(PLACES[place]), dataset(np.array([PLACES[place]])))
+    )
+    assert torch.equal(whole - less, single)
 
 
 def test_the_image_of_another_unit_may_be_there_twice(open_session: OpenSession) -> None:

@@ -98,14 +98,32 @@ def test_the_penalty_keeps_latents_short(space: LatentSpace) -> None:
     assert lengths[0] > lengths[1] > lengths[2]
 
 
+@pytest.fixture(scope="module")
+def styled() -> LatentSpace:
+    torch.manual_seed(0)
+    return LatentSpace.of(StyleGenerator(16, 1, latent_size=6, width=4).eval(), seed=0)
+
+
 @pytest.mark.parametrize("steps", [0, 10])
-def test_an_answer_depends_on_its_own_image_alone(space: LatentSpace, network: torch.nn.Module, steps: int) -> None:
-    images, _ = pictures(space, 40)
-    search = LatentSearch(space, network, SearchConfig(steps=steps, penalty=0.01))
+@pytest.mark.parametrize("start", ["network", "average"])
+@pytest.mark.parametrize("kind", ["bumps", "style"])
+def test_an_answer_depends_on_its_own_image_to_the_last_bit(
+    space: LatentSpace, styled: LatentSpace, start: str, kind: str, steps: int
+) -> None:
+    """Alone, in company, at other places, and with one image more before, between and after."""
+    own = space if kind == "bumps" else styled
+    network = train_inversion(own, InversionConfig(steps=2, batch=8, width=8), seed=0)
+    search = LatentSearch(own, network, SearchConfig(start=start, steps=steps, penalty=0.01))  # type: ignore[arg-type]
+    images, _ = pictures(own, 40)
+    another, _ = pictures(own, 1, seed=6)
     together = search(images)
-    assert together.shape == (40, 4)
+    assert together.shape == (40, own.size)
     for row in (0, 33, 39):
-        assert torch.allclose(search(images[row : row + 1]), together[row : row + 1], atol=1e-4)
+        assert torch.equal(search(images[row : row + 1]), together[row : row + 1])
+    for place in (0, 20, 40):
+        found = search(torch.cat([images[:place], another, images[place:]]))
+        assert torch.equal(torch.cat([found[:place], found[place + 1 :]]), together)
+    assert torch.equal(search(images.flip(0)).flip(0), together)
 
 
 def test_names_and_settings(space: LatentSpace) -> None:

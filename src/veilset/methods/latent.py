@@ -156,6 +156,7 @@ class Latent(Method):
                 [_WIDEST * longest * step / _EDGES for step in range(_EDGES + 1)],
                 label=_CLIP,
                 noise_multiplier=session.planned(_CLIP).noise_multiplier,
+                batch=search.batch,
             )
 
         # 2. Steps 1 and 2 of the paper in one sum: the latent of each image, its clipped moments, noise.
@@ -167,6 +168,7 @@ class Latent(Method):
             clip_norm=rows.sensitivity,
             noise_multiplier=noise,
             by_class=by_class,
+            batch=search.batch,
         )
         moments = rows.read(sums if by_class else sums[None], facts.units, noise)
         seen = Seen.of(found, rows)
@@ -254,6 +256,7 @@ class Latent(Method):
                 clip_norm=rows.sensitivity,
                 noise_multiplier=noise,
                 by_class=by_class,
+                batch=search.batch,
             )
             mixture = mixture.moved(sums if by_class else sums[None], rows, noise)
         return mixture

@@ -2,8 +2,9 @@
 
 The network is trained on pairs (image, latent) that the generator makes, and stopped by other such pairs; no private
 image plays a part. The descent treats every image alone: the loss is a sum over images, Adam works on each number by
-itself, and batches are filled up to one size, so that an image's path does not depend on its company. So the whole
-search may be the row function of a Gaussian sum.
+itself, every image starts from its own answer or from the same middle, and nothing stops early. Batches are filled up
+to one size, so that an image's path does not depend on its company to the last bit, which a descent would amplify. So
+the whole search may be the row function of a Gaussian sum.
 
 Privacy: `LatentSearch.__call__` is a function of one image and public numbers; it keeps and averages nothing.
 """
@@ -25,6 +26,7 @@ from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Records
 from veilset.models import SMALLEST_SIDE, build_network
 from veilset.models.eigen import EigenGenerator
+from veilset.privacy.shapes import filled
 from veilset.training.latent_distance import DistanceName, distance_named
 from veilset.training.latent_space import LatentSpace
 from veilset.training.recipe import rate_share
@@ -191,6 +193,11 @@ class LatentSearch:
         generator = space.generator
         self._distance = distance_named(distance, generator.size, generator.channels).to(space.centre.device)
 
+    @property
+    def batch(self) -> int:
+        """How many images to search for at once: full descents, and few of them where one is long."""
+        return _TOGETHER if self.config.steps else 3 * _TOGETHER
+
     def __call__(self, images: Tensor) -> Tensor:
         """Coordinates (b, d) of 8-bit images (b, H, W, C), on the CPU.
 
@@ -200,15 +207,19 @@ class LatentSearch:
         return torch.cat([self._found(part) for part in torch.split(pixels, _TOGETHER)]).cpu()
 
     def _found(self, pixels: Tensor) -> Tensor:
-        """Start and descent. The batch is filled up with blanks, so that every image meets the same arithmetic."""
-        filled = functional.pad(pixels, (0, 0, 0, 0, 0, 0, 0, _TOGETHER - len(pixels)))
+        """Start and descent.
+
+        The batch is filled up with blanks, in new memory of one layout (kernels are chosen by that, too), so that every
+        image meets the same arithmetic.
+        """
+        whole = filled(pixels, _TOGETHER)
         with torch.no_grad():
             v: Tensor
             if self.config.start == "average" or self.network is None:
-                v = filled.new_zeros(_TOGETHER, self.space.size)
+                v = whole.new_zeros(_TOGETHER, self.space.size)
             else:
-                v = self.network(filled)
-        return (v if self.config.steps == 0 else self._descend(filled, v))[: len(pixels)]
+                v = self.network(whole)
+        return (v if self.config.steps == 0 else self._descend(whole, v))[: len(pixels)]
 
     def _descend(self, pixels: Tensor, start: Tensor) -> Tensor:
         """Equation 2 by Adam."""
