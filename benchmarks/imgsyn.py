@@ -33,6 +33,7 @@ from veilset.core.records import Records
 from veilset.data.images import ImageSet
 from veilset.data.npz import read_npz
 from veilset.data.opening import open_images
+from veilset.data.overlap import find_overlap
 from veilset.data.selection import kept, key_of
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility import classify, evaluate_utility
@@ -162,7 +163,7 @@ def measure(
     if case.size is not None:
         private, test = private.resize(case.size), test.resize(case.size)
     vault = Vault(private, unit="group" if case.private in GROUPS else "record")
-    public = None if case.public is None else _public(case.public, private.shape)
+    public = None if case.public is None else _public(case.public, private)
     settings = {**case.settings, **extra}
     job = Job(method="imgsyn", epsilon=case.epsilon, delta=DELTA, settings=settings, samples=samples, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -240,11 +241,15 @@ def _file_name(case: Case, settings: Mapping[str, str], seed: int, samples: int 
     return "-".join([*parts, f"seed{seed}"]).translate(str.maketrans("_:.", "---"))
 
 
-def _public(name: str, shape: tuple[int, int, int]) -> Records:
+def _public(name: str, private: ImageSet) -> Records:
+    """Public images without those that are private, too: CIFAR-10 and Tiny ImageNet share a photograph."""
+    shape = private.shape
     if name.startswith("builtin:"):
         return open_images(name, size=shape[0], channels=shape[2])
     records = read_npz(DATA / f"{name}.npz", "train")
-    return records if tuple(records.shape) == tuple(shape) else records.with_channels(shape[2]).resize(shape[0])
+    if tuple(records.shape) != tuple(shape):
+        records = records.with_channels(shape[2]).resize(shape[0])
+    return records.subset(np.flatnonzero(~find_overlap(private, records)))
 
 
 def table() -> str:

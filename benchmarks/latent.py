@@ -32,6 +32,7 @@ from veilset.core.files import write_whole
 from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Images
 from veilset.data.images import ImageSet
+from veilset.data.overlap import find_overlap
 from veilset.evaluate.features import Extractor, Features, scattering_extractor
 from veilset.evaluate.fidelity import frechet_distance
 from veilset.evaluate.pictures import beside, png_of
@@ -71,7 +72,9 @@ def celeba() -> tuple[Part, Part]:
     def part(rows: NDArray[np.int64]) -> Part:
         return ImageSet(images[rows], labels[rows], ("women", "men")), has["Blond_Hair"][rows]
 
-    return part(public), part(np.setdiff1d(order, public))
+    private = np.setdiff1d(order, public)
+    public = public[~find_overlap(part(private)[0], part(public)[0])]
+    return part(public), part(private)
 
 
 def blond_alone() -> ImageSet:
