@@ -238,3 +238,22 @@ def test_lines_carry_no_clock(account: Account, place: Path) -> None:
     assert {key for line in ledger.lines for key in line} == {"sequence", "kind", "body", "previous", "hash"}
     assert "fingerprint" not in str(ledger.lines)
     ledger.close()
+
+
+def test_a_run_that_was_cut_before_its_first_line_keeps_its_guarantee(
+    account: Account, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cut(BaseException):
+        pass
+
+    def cut(*_: Any) -> None:
+        raise Cut
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "begin", cut)
+        with pytest.raises(Cut):
+            start(account, place)
+    with pytest.raises(InputError, match="cannot go on"):
+        start(account, place, resume=True, guarantee="none")
+    start(account, place, resume=True).close()
+    assert [r.guarantee for r in account.reservations] == ["dp"]

@@ -176,18 +176,13 @@ class Account:
         with self._file.writing(patience=60) as database:
             database.execute("UPDATE reservation SET ended = ? WHERE run = ? AND ended IS NULL", (_now(), run))
 
-    def unfinished(self, workspace: Path) -> list[tuple[str, int, str, list[Event]]]:
-        """Runs that were begun in this folder and have not ended: name, ledger lines, data and plan, newest first."""
+    def unfinished(self, workspace: Path) -> list[Reservation]:
+        """Runs that were begun in this folder and have not ended, newest first."""
         with self._file.reading() as database:
-            found = database.execute(
-                "SELECT run, lines, fingerprint, events FROM reservation WHERE workspace = ? AND ended IS NULL "
-                "ORDER BY rowid DESC",
-                (str(workspace.resolve()),),
+            begun = database.execute(
+                "SELECT run FROM reservation WHERE workspace = ? AND ended IS NULL", (str(workspace.resolve()),)
             ).fetchall()
-        return [
-            (run, lines, data, [Event.from_json(event) for event in json.loads(events)])
-            for run, lines, data, events in found
-        ]
+            return [found for found in reversed(_reservations(database)) if (found.run,) in begun]
 
     def set_limit(self, limit: Budget, *, allow_raise: bool = False) -> None:
         """Set the limit. Raising one that was promised needs `allow_raise`."""

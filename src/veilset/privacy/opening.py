@@ -65,7 +65,7 @@ def open_run(
     ledger = Ledger.hold(workspace / LEDGER)
     try:
         if resume:
-            run = _resumed(ledger, paid, header, workspace, account, fingerprint)
+            run = _resumed(ledger, paid, header, workspace, account, fingerprint, guarantee)
         else:
             if ledger.lines:
                 raise InputError(
@@ -111,14 +111,21 @@ def has_unfinished_run(workspace: Path) -> bool:
 
 
 def _resumed(
-    ledger: Ledger, plan: Plan, header: Mapping[str, Any], workspace: Path, account: Account, fingerprint: str
+    ledger: Ledger,
+    plan: Plan,
+    header: Mapping[str, Any],
+    workspace: Path,
+    account: Account,
+    fingerprint: str,
+    guarantee: str,
 ) -> str:
     """The name of the run that goes on, once everything about it is as it was."""
     if not ledger.lines:
         begun = account.unfinished(workspace)
-        for run, lines, data, events in begun:
-            if lines == 0 and data == fingerprint and tuple(events) == plan.events:
-                return run  # cut off between its reservation and its first line
+        for found in begun:
+            asked = (found.fingerprint, found.events, found.guarantee) == (fingerprint, plan.events, guarantee)
+            if found.lines == 0 and asked:
+                return found.run  # cut off between its reservation and its first line
         if begun:
             raise InputError(
                 f"The ledger of the unfinished run in {workspace} is gone, so it cannot go on; what it reserved stays "
@@ -129,9 +136,9 @@ def _resumed(
             "is paid for. No data was read."
         )
     kept = {name: value for name, value in ledger.header.items() if name != "run"}
-    wanted = json.loads(json.dumps(header))
-    if kept != wanted:
-        changed = sorted(name for name in {*wanted, *kept} if kept.get(name) != wanted.get(name))
+    now = json.loads(json.dumps(header))
+    if kept != now:
+        changed = sorted(name for name in {*now, *kept} if kept.get(name) != now.get(name))
         raise InputError(
             f"The unfinished run in {workspace} has other {', '.join(changed)}. Resume it with the options it was "
             "started with, or remove that folder to start anew; what it reserved stays spent."
