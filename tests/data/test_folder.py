@@ -8,7 +8,7 @@ from PIL import Image
 
 from veilset.core.errors import InputError
 from veilset.core.records import Records
-from veilset.data import ImageSet, StreamedImages, open_images
+from veilset.data import ImageSet, StreamedImages, open_images, streaming
 from veilset.data.folder import _Files
 
 
@@ -211,3 +211,19 @@ def test_a_large_folder_is_not_held_in_memory(tmp_path, monkeypatch):
         tracemalloc.stop()
     assert len(fetched) == count + 32
     assert peak < count * side * side / 2  # half of all pixels, with paths, futures and Pillow's plugins
+
+
+def test_a_huge_image_is_decoded_once_when_the_folder_is_opened(folder, monkeypatch):
+    monkeypatch.setattr(streaming, "_HUGE_PIXELS", 2_000)
+    huge = np.random.default_rng(0).integers(0, 256, (60, 60), np.uint8)
+    save(folder / "cat" / "huge.png", huge)
+    records = open_images(folder, size=8, channels=1)
+    whole = records.read(np.arange(len(records.labels)))
+    decoded: list[int] = []
+    decode = streaming.decode
+    monkeypatch.setattr(
+        streaming, "decode", lambda content, form: decoded.append(len(content)) or decode(content, form)
+    )
+    np.testing.assert_array_equal(records.read(np.arange(len(records.labels))), whole)
+    assert len(decoded) == len(records.labels) - 1
+    assert (folder / "cat" / "huge.png").stat().st_size not in decoded

@@ -2,6 +2,7 @@
 
 Opening decodes every image once, in a few threads and with constant memory, so that a damaged file is found before
 a budget is spent and not in the middle of a run. Each later read is checked against the digest of that first pass.
+What a huge image was made small to is kept from then on: decoding it again and again would show in a run's time.
 """
 
 import os
@@ -22,6 +23,8 @@ from veilset.data.selection import as_rows
 
 _NAMED = 5  # how many bad files an error names
 _CHUNK = 1024  # rows handed to the threads at once
+_HUGE_PIXELS = 4 * 10**6  # decoded once, at opening
+_KEPT_BYTES = 2**30  # of what they were made small to; beyond it they are decoded again
 
 
 class EncodedFiles(Protocol):
@@ -52,7 +55,8 @@ class StreamedImages:
         self._labels = labels
         self._groups = groups
         self._class_names = class_names
-        self._shape, self._digests, self._sources = _open(files, labels, form, progress)
+        self._kept: dict[int, Images] = {}
+        self._shape, self._digests, self._sources = _open(files, labels, form, progress, self._kept)
         for array in (self._labels, self._groups, self._digests, self._sources):
             if array is not None:
                 array.flags.writeable = False
@@ -100,6 +104,9 @@ class StreamedImages:
         images = np.empty((len(rows), *self._shape), np.uint8)
         for place in np.argsort(rows, kind="stable"):  # in file order, so that a parquet row group is read once
             row = int(rows[place])
+            if row in self._kept:
+                images[place] = self._kept[row]
+                continue
             try:
                 image = decode(self._files.fetch(row), self._form)
             except (OSError, UndecodableError) as error:
@@ -116,11 +123,13 @@ class _Finding:
     digest: bytes
     source: bytes
     problem: str = ""
+    kept: Images | None = None
 
 
 def _open(
-    files: EncodedFiles, labels: Labels, form: Form, progress: Progress
+    files: EncodedFiles, labels: Labels, form: Form, progress: Progress, kept: dict[int, Images]
 ) -> tuple[tuple[int, int, int], NDArray[np.uint8], NDArray[np.uint8]]:
+    """The shape and the digests of all images; what huge ones were made small to goes into `kept`."""
     digests, sources = np.empty((len(labels), 32), np.uint8), np.empty((len(labels), 32), np.uint8)
     shapes: dict[tuple[int, int, int], int] = {}  # shape -> first row that has it
     problems: list[str] = []
@@ -134,6 +143,8 @@ def _open(
         digests[row] = np.frombuffer(finding.digest, np.uint8)
         sources[row] = np.frombuffer(finding.source, np.uint8)
         shapes.setdefault(finding.shape, row)
+        if finding.kept is not None and len(kept) * finding.kept.nbytes < _KEPT_BYTES:
+            kept[row] = finding.kept
     if count:
         more = ", ..." if count > len(problems) else ""
         raise InputError(
@@ -153,7 +164,13 @@ def _findings(files: EncodedFiles, labels: Labels, form: Form, progress: Progres
             return _Finding(None, b"", b"", str(error))
         image = in_form(plain, form)
         height, width, channels = image.shape
-        return _Finding((height, width, channels), digest(image, int(labels[row])), source_digest(plain))
+        is_huge = plain.shape[0] * plain.shape[1] > _HUGE_PIXELS and image.size < plain.size
+        return _Finding(
+            (height, width, channels),
+            digest(image, int(labels[row])),
+            source_digest(plain),
+            kept=image if is_huge else None,
+        )
 
     with progress.task("check images", len(labels)) as task, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for start in range(0, len(labels), _CHUNK):
