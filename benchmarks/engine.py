@@ -81,7 +81,7 @@ def _ours(model: nn.Module, images: Tensor, labels: Tensor) -> Step:
 
     def step() -> None:
         for parameter, total in zip(engine.parameters, engine.sum(images, labels), strict=True):
-            parameter.grad = total.add_(torch.randn_like(total)).div_(len(images))
+            parameter.grad = total.float().add_(torch.randn(total.shape)).div_(len(images))
         optimizer.step()
 
     return step

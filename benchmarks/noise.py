@@ -16,7 +16,7 @@ import veilset.training  # noqa: F401  (thread settings, before torch)
 import torch  # isort: skip
 
 from veilset.models import build_network
-from veilset.privacy.noise import NoiseSource
+from veilset.privacy.noise import GRID_BITS, Claim, NoiseSource
 from veilset.training.dpsgd.clipping import ClippedGradients
 from veilset.training.dpsgd.trainer import cross_entropy
 
@@ -28,7 +28,7 @@ def main() -> None:
     """Measure and append to the results."""
     torch.set_num_threads(2)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    noise = NoiseSource()
+    noise, claim = NoiseSource(), Claim(step=2.0**-GRID_BITS, sensitivity=1.0, noise_multiplier=1.0)
     for name, shape, batch, rounds in NETWORKS:
         network = build_network(name, shape=shape, classes=10)
         gradients = ClippedGradients(network, cross_entropy, 1.0)
@@ -38,8 +38,8 @@ def main() -> None:
             start = time.perf_counter()
             sums = gradients.sum(inputs, targets)
             middle = time.perf_counter()
-            for total in sums:
-                noise.noisy(total, 1.0)
+            total = torch.cat([part.flatten() for part in sums]).div_(claim.step).round_().to(torch.int64)
+            noise.release(total, claim)
             if round_number:  # the first round warms up
                 steps.append(middle - start)
                 noises.append(time.perf_counter() - middle)

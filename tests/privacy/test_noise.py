@@ -43,8 +43,6 @@ def test_odd_counts_and_chunk_edges() -> None:
 def test_the_low_bits_are_gone() -> None:
     """Whatever was summed, the result lies on one public grid, so which values can occur tells nothing."""
     for value in (0.0, 1 / 3, 1e-9):
-        noisy = NoiseSource().noisy(torch.full((1000,), value, dtype=torch.float64), 3.0)
-        assert torch.equal(noisy, torch.round(noisy * 2**9) / 2**9)
         total = GridSum(1, 1000, clip_norm=1.0)
         total.add(torch.full((1, 1000), value, dtype=torch.float64), torch.zeros(1, dtype=torch.int64))
         released = total.release(NoiseSource(), 3.0)

@@ -18,6 +18,7 @@ from veilset.privacy.critics import Query, State
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
 from veilset.training.dpsgd import PrivateTraining, train_private
+from veilset.training.dpsgd.exact import block_sum
 
 _DELTA = 1e-5
 _STEPS, _RATE = 5, 0.5
@@ -139,7 +140,7 @@ def gradient_steps(epsilon: float) -> Subject:
             steps=event.count,
         )
         while steps.steps_left:
-            steps.step(lambda images, labels: [pixels(images, labels).sum(dim=0)])
+            steps.step(lambda images, labels: [block_sum(pixels(images, labels), labels * 0, 1, 1.0)])
 
     return Subject(name="gradient_steps", plan=plan, worlds=dots(), spend=spend, runs=6000)
 

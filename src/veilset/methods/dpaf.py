@@ -29,6 +29,7 @@ from veilset.models.generators import build_generator
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import ClippedSum, GradientSteps, Session
+from veilset.privacy.shapes import in_fixed_batches
 from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import Public, PublicFacts
 from veilset.training.aggregated import (
@@ -46,6 +47,7 @@ from veilset.training.aggregated_published import train_as_published
 from veilset.training.class_statistics import require_square
 from veilset.training.conv1 import train_conv1_in_private, train_conv1_in_public
 from veilset.training.dpsgd import ClippedGradients, PrivateTraining, sampling_rate_for
+from veilset.training.dpsgd.exact import block_sum
 from veilset.training.dpsgd.trainer import to_inputs
 from veilset.training.gan import GeneratorTraining, Replay, public_batches, too_alike
 from veilset.training.gan_release import FittedGenerator, plan_labels, train_labels
@@ -53,7 +55,7 @@ from veilset.training.gan_release import FittedGenerator, plan_labels, train_lab
 _CONV1, _AGGREGATE, _CONV2 = "conv1", "aggregate", "conv2*"
 # Below this even features that agree in all images of a class would drown.
 _LEAST_SIGNAL = 0.05
-_AT_ONCE = 1024
+_AT_ONCE = 128
 
 ClippedStep = Callable[[ClippedSum], Sequence[Tensor]]
 """Clipped gradients of a batch, summed: of a private one with noise, of a public one without."""
@@ -268,10 +270,12 @@ class AggregatedTraining:
         Privacy: unit one image; relation add/remove-one; sensitivity `row_bound`, for a row is clipped and stands in
         the block of its own class; event one step of the aggregate's; assumes a fixed conv1, and conv2* of noisy sums.
         """
-        total = torch.zeros(self.facts.classes, self.features.width + 1)
-        for part, own in zip(torch.split(rows, _AT_ONCE), torch.split(labels, _AT_ONCE), strict=True):
-            total.index_add_(0, own, class_rows(self.features, part.to(self.device), own.to(self.device)).cpu())
-        return [total]
+        found = in_fixed_batches(
+            lambda part, own: class_rows(self.features, part.to(self.device), own.to(self.device)).cpu(),
+            (rows, labels),
+            _AT_ONCE,
+        )
+        return [block_sum(found, labels, self.facts.classes, row_bound(self.features))]
 
     def _clipped_gradients(self, rows: Tensor, labels: Tensor) -> list[Tensor]:
         """The real half of conv2*'s gradient before noise.

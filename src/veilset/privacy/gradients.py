@@ -1,5 +1,9 @@
 """The paid steps of a DP-SGD run: a fresh Poisson sample, the callback's clipped sum, noise.
 
+All tensors of a step are one vector and one release. The callback sums in float64, with room for rounding inside its
+clip (training/dpsgd/exact.py). Here the sum is rounded to integers, multiples of 2^-30 clip norms; they are added over
+processes exactly and leave with noise of their own grid.
+
 Steps are leased from the ledger in chunks before they are taken, so that a run that was cut off cannot repeat one. What
 follows from the noisy sums (weights, state of an optimizer) may be kept at the end of a lease; a resumed run goes on
 from there without the steps that it leased and lost.
@@ -15,7 +19,7 @@ from veilset.core.errors import BudgetError
 from veilset.core.progress import SILENT, Progress
 from veilset.privacy.distributed import add_over_processes, from_first, rank_and_size
 from veilset.privacy.events import Event
-from veilset.privacy.noise import NoiseSource
+from veilset.privacy.noise import GRID_BITS, Claim, NoiseSource
 from veilset.privacy.purse import Purse
 from veilset.privacy.sampling import Units, one_row_each, owners_of, poisson_sample
 from veilset.privacy.shapes import filled
@@ -60,7 +64,7 @@ class GradientSteps:
         self._cache: tuple[torch.Tensor, np.ndarray] | None = None
 
     def step(self, clipped_sum: ClippedSum, *, draws: int = 0) -> list[torch.Tensor]:
-        """One noisy sum over a fresh Poisson sample. An empty sample is a batch of zero images.
+        """One noisy sum over a fresh Poisson sample, in float32. An empty sample is a batch of zero images.
 
         With `draws`, the callback gets so many random numbers for each unit as its third argument.
         """
@@ -76,9 +80,15 @@ class GradientSteps:
         if draws:
             batch += (self._noise.uniforms(len(sampled), draws, owners_of(self._rows, sampled)),)
         sums = clipped_sum(*batch)
-        spread = self.event.noise_multiplier * self.clip_norm
-        totals = [add_over_processes(total.detach()) for total in sums]
-        return [from_first(self._noise.noisy(total, spread)) for total in totals]
+        total = torch.cat([part.detach().flatten().double().cpu() for part in sums])
+        step = self.clip_norm * 2.0**-GRID_BITS
+        # What is not finite is an error of the callback's, but to say so would tell of private rows.
+        whole = add_over_processes(torch.nan_to_num(total / step, 0.0, 0.0, 0.0).round_().to(torch.int64))
+        multiplier = self.event.noise_multiplier
+        claim = Claim(step=step, sensitivity=self.clip_norm, noise_multiplier=multiplier, event=self.event)
+        noisy = from_first(self._noise.release(whole, claim)).float()
+        pieces = torch.split(noisy, [part.numel() for part in sums])
+        return [piece.view(part.shape).to(part.device) for piece, part in zip(pieces, sums, strict=True)]
 
     @property
     def lease_used_up(self) -> bool:

@@ -17,7 +17,8 @@ x (Mironov 2012, "On significance of the least significant bits"). The defence i
    fall into a typical cell, so that the probability of a cell is within a relative 2^-39 of ideal: no input leaves a
    trace in which cells can be reached.
 
-Sums that a training step computed in floating point get the same final rounding (`noisy`), not the exact addition.
+A DP-SGD step sums in float64 with a proven margin inside the clip and rounds once to the same integers
+(training/dpsgd/exact.py, gradients.py).
 """
 
 import hashlib
@@ -128,14 +129,6 @@ class NoiseSource:
         noisy = total + drawn.view_as(total)
         rounded = (noisy + ((1 << shift) >> 1)).bitwise_right_shift(shift).bitwise_left_shift(shift)
         return rounded.double() * claim.step
-
-    def noisy(self, value: "torch.Tensor", standard_deviation: float) -> "torch.Tensor":
-        """`value` plus Gaussian noise, rounded to a cell of about 2^-10 standard deviations."""
-        import torch
-
-        cell = 2.0 ** (math.floor(math.log2(standard_deviation)) - _CELL_BITS)
-        noise = self.normal(value.numel()).mul_(standard_deviation).to(value.device).view(value.shape)
-        return torch.round(noise.add_(value).div_(cell)).mul_(cell).to(value.dtype)
 
 
 class GridSum:

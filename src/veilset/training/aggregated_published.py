@@ -78,7 +78,7 @@ def train_as_published(
                 plain = class_means(features(rows, labels), labels, classes)
             upstream, _ = upstream_gradient(top, plain)  # AGG: this is where one record moves all gradients
             for parameter, total in zip(clipping.parameters, clipping.sum((rows, labels), labels), strict=True):
-                parameter.grad = noisy(total, config.clip_norm) / len(labels)
+                parameter.grad = noisy(total.float(), config.clip_norm) / len(labels)
             of_conv2.step()
         if (step + 1) % config.n_critic == 0:
             made, own = generator.draw(batch_size, "step")
@@ -111,7 +111,7 @@ def _published_conv1(
             parameter.grad = gradient
         network.rest.requires_grad_(False)
         for parameter, total in zip(clipping.parameters, gradients, strict=True):
-            parameter.grad = noisy(total, config.clip_norm) / len(labels)
+            parameter.grad = noisy(total.float(), config.clip_norm) / len(labels)
         of_rest.step()
         of_conv1.step()
     critic.conv1.requires_grad_(False)

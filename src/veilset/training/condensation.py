@@ -22,8 +22,10 @@ from veilset.core.errors import InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.randomness import derive_seed, torch_generator
 from veilset.privacy.mechanisms import ClippedSum
+from veilset.privacy.shapes import in_fixed_batches
 from veilset.training.augment import MILD, AugmentConfig, augment
 from veilset.training.dpsgd.clipping import ClippedGradients
+from veilset.training.dpsgd.exact import block_sum
 from veilset.training.dpsgd.trainer import cross_entropy, to_inputs
 from veilset.training.teachers.teacher import without_head
 from veilset.training.trajectories import flatten, image_optimizer, to_logits, unflatten
@@ -39,7 +41,7 @@ _ROUNDS_AT_ONCE = 10  # leased together; a run that is cut off loses at most so 
 # How a network of gradient matching learns from the images between two rounds.
 _LEARNING_STEPS, _LEARNING_RATE = 5, 0.05
 _CLASSES_AT_ONCE = 5  # compared in one move
-_EMBEDDED_AT_ONCE = 500
+_EMBEDDED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +99,11 @@ def class_rows(network: nn.Module, classes: int, seed: int) -> ClippedSum:
 
     def rows(images: Tensor, labels: Tensor) -> list[Tensor]:
         with torch.no_grad():
-            inputs = alike(to_inputs(images), seed)
-            found = torch.cat([unit_rows(network(part)) for part in torch.split(inputs, _EMBEDDED_AT_ONCE)])
+            found = in_fixed_batches(
+                lambda part: unit_rows(network(alike(to_inputs(part), seed))), (images,), _EMBEDDED_AT_ONCE
+            )
         found = torch.cat([_EMBEDDING_PART * found, torch.full((len(found), 1), _COUNT_PART)], dim=1)
-        return [torch.zeros(classes, found.shape[1]).index_add_(0, labels, found)]
+        return [block_sum(found, labels, classes, 1.0)]
 
     return rows
 
@@ -114,7 +117,7 @@ def class_gradients(network: nn.Module, classes: int, clip_norm: float, seed: in
     gradients = ClippedGradients(network, cross_entropy, clip_norm)
 
     def blocks(images: Tensor, labels: Tensor) -> list[Tensor]:
-        inputs = alike(to_inputs(images), seed)
+        inputs = in_fixed_batches(lambda part: alike(to_inputs(part), seed), (images,), _EMBEDDED_AT_ONCE)
         sums = [gradients.sum(inputs[labels == label], labels[labels == label]) for label in range(classes)]
         return [torch.stack([torch.cat([part.flatten() for part in block]) for block in sums])]
 

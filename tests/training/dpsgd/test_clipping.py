@@ -16,7 +16,9 @@ from veilset.core.errors import InputError
 from veilset.models import build_network
 from veilset.models.critics import build_critic
 from veilset.training.dpsgd import ClippedGradients
+from veilset.training.dpsgd.exact import MARGIN
 from veilset.training.dpsgd.passes import Route
+from veilset.training.dpsgd.probe import probe
 
 
 def small_network() -> nn.Module:
@@ -247,7 +249,7 @@ def test_a_critic_that_mixes_classes_of_others():
 def test_automatic_clipping():
     model, (inputs, targets) = small_network(), small_batch()
     rows = unit_gradients(model, cross_entropy, inputs, targets).double()
-    expected = (0.5 * rows / (rows.norm(dim=1, keepdim=True) + 0.02)).sum(0)
+    expected = (0.5 * (1 - MARGIN) * rows / (rows.norm(dim=1, keepdim=True) + 0.02)).sum(0)
     engine = ClippedGradients(model, cross_entropy, 0.5, mode="automatic", stabiliser=0.02)
     assert difference(flat(engine.sum(inputs, targets)), expected) < 1e-5
 
@@ -293,8 +295,11 @@ def test_memory_decides_the_micro_batch(monkeypatch):
     model, (inputs, targets) = small_network(), small_batch(10)
     engine = ClippedGradients(model, cross_entropy, 0.5)
     expected = engine.sum(inputs, targets)
-    monkeypatch.setattr("veilset.training.dpsgd.clipping._MEMORY", 3.5 * engine._bytes_per_unit)
-    assert engine._units_at_once() == 3
+    assert engine._units_at_once == 32
+    _, bytes_per_unit = probe(model, cross_entropy, engine.parameters, (inputs,), targets, 1, write_out=False)
+    monkeypatch.setattr("veilset.training.dpsgd.clipping._MEMORY", 3.5 * bytes_per_unit)
+    engine.check(inputs, targets)
+    assert engine._units_at_once == 3
     assert difference(flat(engine.sum(inputs, targets)), flat(expected)) < 1e-6
 
 

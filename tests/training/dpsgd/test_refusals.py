@@ -7,11 +7,15 @@ from torch import nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.training.dpsgd import ClippedGradients
+from veilset.training.dpsgd import ClippedGradients, LinearHeadGradients
 
 
 def head() -> nn.Module:
     return nn.Linear(4, 3)
+
+
+def head_gradients(model):
+    return LinearHeadGradients(model, 1.0)
 
 
 def run(model, loss=cross_entropy, **settings):
@@ -78,12 +82,27 @@ def test_a_loss_that_mixes_records_is_refused(loss, message):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_names_the_step(bad):
-    engine = ClippedGradients(head(), cross_entropy, 1.0)
-    labels = torch.zeros(2, dtype=torch.int64)
-    engine.sum(torch.rand(2, 4), labels)
-    with pytest.raises(VeilsetError, match="The loss is not finite at step 2"):
-        engine.sum(torch.full((2, 4), bad), labels)
+@pytest.mark.parametrize("make", [lambda model: ClippedGradients(model, cross_entropy, 1.0), head_gradients])
+def test_a_unit_that_is_not_finite_counts_as_zero_and_says_nothing(make, bad):
+    """An error would tell that such a record is among the private ones."""
+    engine = make(head())
+    rows, labels = torch.rand(5, 4), torch.zeros(5, dtype=torch.int64)
+    expected = engine.sum(rows, labels)
+    more = torch.cat([rows, torch.full((1, 4), bad)])
+    assert all(
+        torch.equal(*pair) for pair in zip(expected, engine.sum(more, torch.zeros(6, dtype=torch.int64)), strict=True)
+    )
+
+
+@pytest.mark.parametrize("make", [lambda model: ClippedGradients(model, cross_entropy, 1.0), head_gradients])
+def test_weights_that_are_not_finite_are_said_because_they_are_public(make):
+    engine = make(head())
+    rows, labels = torch.rand(2, 4), torch.zeros(2, dtype=torch.int64)
+    engine.sum(rows, labels)
+    with torch.no_grad():
+        engine.parameters[0][0, 0] = float("nan")
+    with pytest.raises(VeilsetError, match="The weights are not finite after 1 steps"):
+        engine.sum(rows, labels)
 
 
 @pytest.mark.parametrize(

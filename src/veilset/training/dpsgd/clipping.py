@@ -1,22 +1,28 @@
 """The sum of clipped per-unit gradients, without noise: what a DP-SGD step hands to the privacy layer.
 
 One forward and one backward pass over each micro-batch (tape.py), any network (capture.py), and nothing about a unit
-survives the call.
+survives the call. Every pass has the same shape, the last one filled up with zeros, so that a unit's gradient does not
+depend on its company to the last bit; sums are in float64, and rounding is part of the clip (exact.py).
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from veilset.core.errors import InputError, VeilsetError
+from veilset.privacy.shapes import fixed_batches
+from veilset.training.dpsgd.exact import clip_factors
 from veilset.training.dpsgd.passes import Inputs, Loss, Route, run_pass
-from veilset.training.dpsgd.probe import made_up, probe
-from veilset.training.dpsgd.tape import Tape, clip_factors
+from veilset.training.dpsgd.probe import keeps_bits, made_up, probe
+from veilset.training.dpsgd.tape import Tape
 
 Mode = Literal["flat", "automatic", "per_layer"]
 
+_ROWS = 32  # of a pass; more would hardly be faster, and half a pass is filled up in vain on average
+_SMALLER = (16, 8, 4, 2, 1)
 _MEMORY = 2 * 2**30  # bytes that activations and per-unit gradients of a micro-batch may take, unless told
 
 
@@ -32,12 +38,13 @@ class ClippedGradients:
         keep_fraction: of each unit's gradient only this share of the coordinates, the largest, is kept before clipping.
         copies: augmented copies of a unit; inputs then have units * copies rows, unit after unit, and the mean of a
             unit's gradients is clipped (De et al. 2022).
-        max_rows: rows of a physical micro-batch; None chooses by memory.
+        max_rows: the most rows of a pass; None chooses by memory.
         stabiliser: of automatic clipping.
 
     Privacy: unit one record (its copies together); relation add/remove-one; sensitivity `clip_norm` in L2 over all
-    returned tensors together; event none, as no noise is added here; assumes that no row's loss depends on other rows,
-    which a probe on random data tries before the first batch.
+    returned tensors together, rounding included; event none, as no noise is added here; assumes that no row's loss
+    depends on other rows, which a probe on random data tries before the first batch, and at most 2^20 units. A unit
+    whose loss or gradient is not finite counts as zero, and no error depends on private rows.
     """
 
     def __init__(
@@ -67,7 +74,7 @@ class ClippedGradients:
         self._layer_of = torch.tensor([layers[owner] for owner in owners], device=self.parameters[0].device)
         self._route: Route | None = None
         self._modes = _modes(model)
-        self._bytes_per_unit = 1.0
+        self._units_at_once = self._most_units(1.0)
 
     @property
     def sensitivity(self) -> float:
@@ -80,15 +87,22 @@ class ClippedGradients:
         `sum` does this by itself on random rows of the shape it is given; call it earlier to fail before data is read.
         """
         self._route, self._modes = None, _modes(self.model)
-        self._route, self._bytes_per_unit = probe(
+        public = _together(inputs)
+        route, bytes_per_unit = probe(
             self.model,
             self._loss,
             self.parameters,
-            _together(inputs),
+            public,
             targets,
             self._copies,
             write_out=self._keep_fraction < 1,
         )
+        most = self._most_units(bytes_per_unit)
+        for self._units_at_once in (most, *(size for size in _SMALLER if size < most)):
+            tape = Tape(self.parameters, self._units_at_once, write_out=self._keep_fraction < 1)
+            if keeps_bits(self.model, self._loss, tape, public, targets, self._copies, route):
+                break
+        self._route = route
 
     @torch.no_grad()
     def sum(self, inputs: Tensor | Inputs, targets: Tensor) -> list[Tensor]:
@@ -103,67 +117,61 @@ class ClippedGradients:
                     f"Expected {self._copies} rows for each unit and as many targets, got {len(side)} rows and "
                     f"{len(targets)} targets."
                 )
+        self._require_finite_weights()
         if self._route is None or self._modes != _modes(self.model):
             self.check(*made_up(inputs, targets, 3 * self._copies))
         self.steps_done += 1
-        units = len(targets) // self._copies
-        if units == 0:
-            return self._zeros()
-        pieces = math.ceil(units / self._units_at_once())
-        rows = math.ceil(units / pieces) * self._copies
-        totals: list[Tensor] = []
-        for start in range(0, len(targets), rows):
-            here = slice(start, start + rows)
-            part = self._clipped_part(tuple(side[here] for side in inputs), targets[here])
-            totals = [total.add_(addend) for total, addend in zip(totals, part, strict=True)] if totals else part
-        if not all(bool(torch.isfinite(total.sum())) for total in totals):
-            raise VeilsetError(f"The gradient is not finite at step {self.steps_done}. Lower the learning rate.")
+        totals = self._zeros()
+        for (*sides, wanted), rows in fixed_batches((*inputs, targets), self._units_at_once * self._copies):
+            for total, part in zip(totals, self._clipped_part(tuple(sides), wanted, rows // self._copies), strict=True):
+                total += part
         return totals
 
-    def _units_at_once(self) -> int:
-        if self._max_rows is not None:
-            return max(1, self._max_rows // self._copies)
-        return max(1, int(_MEMORY / self._bytes_per_unit))
+    def _most_units(self, bytes_per_unit: float) -> int:
+        by_rows = _ROWS if self._max_rows is None else min(_ROWS, self._max_rows)
+        return max(1, min(by_rows // self._copies, int(_MEMORY / bytes_per_unit)))
 
-    def _clipped_part(self, inputs: Inputs, targets: Tensor) -> list[Tensor]:
-        tape = Tape(self.parameters, len(targets) // self._copies, write_out=self._keep_fraction < 1)
+    def _clipped_part(self, inputs: Inputs, targets: Tensor, real: int) -> Sequence[Tensor]:
+        """The clipped sum of one pass, whose first `real` units count."""
+        tape = Tape(self.parameters, self._units_at_once, write_out=self._keep_fraction < 1)
         try:
             losses = run_pass(self.model, self._loss, tape, inputs, targets, self._route or Route())
-            if not bool(torch.isfinite(losses).all()):
-                raise VeilsetError(
-                    f"The loss is not finite at step {self.steps_done}. Lower the learning rate or look for bad "
-                    "records; the steps so far are spent."
-                )
             if self._keep_fraction < 1:
                 tape.put_back(_compressed(tape.written_out(), self._keep_fraction))
-            squares = torch.stack([tape.squares(place) for place in range(len(self.parameters))])  # (parameters, units)
-            usable = torch.isfinite(squares.sum(0))
-            if bool(usable.all()):
-                factors = self._factors(squares)
-                return [tape.weighted_sum(place, row) for place, row in enumerate(factors)]
+            places = range(len(self.parameters))
+            squares, gross = (torch.stack([of(place) for place in places]) for of in (tape.squares, tape.gross))
+            counts = torch.isfinite(losses).view(tape.units, -1).all(1) & torch.isfinite(squares.sum(0))
+            counts &= torch.arange(tape.units, device=counts.device) < real
+            factors = torch.where(counts, self._factors(squares, gross), 0.0)
+            return [tape.weighted_sum(place, row) for place, row in enumerate(factors)]
         finally:
             tape.clear()
-        # A gradient beyond all numbers counts as zero; zero times infinity would not.
-        kept = usable.repeat_interleave(self._copies)
-        if not bool(kept.any()):
-            return self._zeros()
-        return self._clipped_part(tuple(side[kept] for side in inputs), targets[kept])
+
+    def _require_finite_weights(self) -> None:
+        """The weights follow from noisy sums, so that this may be said; a private loss that is not finite may not."""
+        if not all(bool(torch.isfinite(value.sum())) for value in self.parameters):
+            raise VeilsetError(
+                f"The weights are not finite after {self.steps_done} steps. Lower the learning rate; the steps so far "
+                "are spent."
+            )
 
     def _zeros(self) -> list[Tensor]:
-        return [torch.zeros_like(value, requires_grad=False) for value in self.parameters]
+        return [torch.zeros_like(value, dtype=torch.float64, requires_grad=False) for value in self.parameters]
 
-    def _factors(self, squares: Tensor) -> Tensor:
+    def _factors(self, squares: Tensor, gross: Tensor) -> Tensor:
         """(parameters, units) what each unit's gradient of each parameter is multiplied by."""
+        bound = self._clip_norm
         if self._mode != "per_layer":
-            norms = squares.sum(0).sqrt()
             automatic = self._mode == "automatic"
-            factors = clip_factors(norms, self._clip_norm, automatic=automatic, stabiliser=self._stabiliser)
+            factors = clip_factors(
+                squares.sum(0), gross.sum(0), bound, automatic=automatic, stabiliser=self._stabiliser
+            )
             return factors.expand_as(squares)
         layers = int(self._layer_of.max()) + 1
-        by_layer = squares.new_zeros(layers, squares.shape[1]).index_add_(0, self._layer_of, squares)
-        bound = self._clip_norm / math.sqrt(layers)
-        factors = clip_factors(by_layer.sqrt(), bound, automatic=False, stabiliser=self._stabiliser)
-        return factors[self._layer_of]
+        by_layer = [
+            parts.new_zeros(layers, parts.shape[1]).index_add_(0, self._layer_of, parts) for parts in (squares, gross)
+        ]
+        return clip_factors(by_layer[0], by_layer[1], bound / math.sqrt(layers))[self._layer_of]
 
 
 def _together(inputs: Tensor | Inputs) -> Inputs:

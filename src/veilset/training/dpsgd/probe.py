@@ -52,6 +52,32 @@ def probe(
     return route, _AUTOGRAD_SHARE * tape.bytes_seen / units + written + 1
 
 
+@torch.no_grad()
+def keeps_bits(
+    model: nn.Module, loss: Loss, tape: Tape, inputs: Inputs, targets: Tensor, copies: int, route: Route
+) -> bool:
+    """Whether a unit leaves the same bits on the tape at every place of a pass and in any company.
+
+    One pass holds the first unit of these public rows at every place, another holds it among the others. Which code a
+    kernel runs depends on shapes and places, not on values, so that equal bits here speak for all rows. The weights are
+    shaken meanwhile: with a layer of zeros, nothing could differ.
+    """
+    found: list[list[Tensor]] = []
+    units = torch.arange(tape.units, device=targets.device)
+    others = units % (len(targets) // copies)
+    with _steady(model), _shaken(tape.parameters):
+        for chosen in (units * 0, others):
+            rows = (chosen[:, None] * copies + torch.arange(copies, device=units.device)).flatten()
+            losses = run_pass(model, loss, tape, tuple(side[rows] for side in inputs), targets[rows], route)
+            found.append([losses.view(tape.units, -1), *tape.contents()])
+            tape.clear()
+    same = torch.nonzero(others == 0).flatten()
+    return all(
+        _same(alone, alone[:1].expand_as(alone)) and _same(alone[same], among[same])
+        for alone, among in zip(*found, strict=True)
+    )
+
+
 def made_up(inputs: Inputs, targets: Tensor, rows: int) -> tuple[Inputs, Tensor]:
     """Random rows of the same shape and kind as these, whose values are not looked at."""
     # Drawn on the CPU, so that every device sees the same rows.
@@ -147,6 +173,20 @@ def _steady(model: nn.Module) -> Iterator[None]:
             f"The model changes its buffer {moved[0]!r} in a forward pass, which would keep records without noise. "
             "Take it out, or make it a constant."
         )
+
+
+@contextmanager
+def _shaken(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Slightly other weights within the block."""
+    before = [value.detach().clone() for value in parameters]
+    coins = torch.Generator(device="cpu").manual_seed(_SEED)
+    try:
+        for value in parameters:
+            value += 0.02 * torch.randn(value.shape, generator=coins, device="cpu").to(value)
+        yield
+    finally:
+        for value, old in zip(parameters, before, strict=True):
+            value.copy_(old)
 
 
 def _refuse_mixing(model: nn.Module, loss: Loss, inputs: Inputs, targets: Tensor) -> None:

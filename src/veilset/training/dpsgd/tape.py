@@ -12,16 +12,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-# A clipped row must stay below the clip norm in spite of single-precision rounding of its norm and of the product.
-_ROUNDING = 2e-6
+from veilset.training.dpsgd.exact import row_squares, row_sum
 
 
 @dataclass(frozen=True)
 class Product:
     """A parameter's gradients that were never written out: their squared norms, and their weighted sum on demand."""
 
-    squares: Tensor  # (units,)
-    weighted_sum: Callable[[Tensor], Tensor]  # factors (units,) -> the shape of the parameter
+    squares: Tensor  # (units,) float64, not below the true ones
+    gross: Tensor  # (units,) float64, what the squares would be if no terms cancelled; zero where none are added
+    sides: tuple[Tensor, ...]  # what the gradients are made of, units first
+    weighted_sum: Callable[[Tensor], Tensor]  # factors (units,) -> float64, the shape of the parameter
 
 
 class Layer(Protocol):
@@ -121,29 +122,40 @@ class Tape:
             self.bytes_seen += gradients.nbytes
         self._rows[place] = gradients if before is None else before + gradients
 
-    def add_product(self, place: int, squares: Tensor, weighted_sum: Callable[[Tensor], Tensor]) -> None:
-        """Add gradients of the only use of the parameter at `place`, in two halves."""
-        self._products[place] = Product(squares, weighted_sum)
+    def add_product(self, place: int, product: Product) -> None:
+        """Add gradients of the only use of the parameter at `place`."""
+        self._products[place] = product
 
     def squares(self, place: int) -> Tensor:
-        """(units,) squared norms of the gradients of one parameter, in double precision."""
+        """(units,) squared norms of the gradients of one parameter, in float64."""
         product, rows = self._products[place], self._rows[place]
         if product is not None:
-            return product.squares.double()
-        if rows is None:
-            return self._anchor.new_zeros(self.units, dtype=torch.float64)
-        lengths: Tensor = torch.linalg.vector_norm(rows.flatten(1), dim=1)
-        return lengths.double().square()
+            return product.squares
+        return self._zeros() if rows is None else row_squares(rows.flatten(1))
+
+    def gross(self, place: int) -> Tensor:
+        """(units,) the squares if nothing cancelled; zero for gradients that are written out."""
+        product = self._products[place]
+        return self._zeros() if product is None else product.gross
 
     def weighted_sum(self, place: int, factors: Tensor) -> Tensor:
-        """The sum of one parameter's per-unit gradients, each times its factor."""
+        """The sum of one parameter's per-unit gradients times their factors, in float64; zero drops a unit."""
         product, rows, parameter = self._products[place], self._rows[place], self.parameters[place]
-        factors = factors.to(parameter.dtype)
         if product is not None:
             return product.weighted_sum(factors)
         if rows is None:
-            return torch.zeros_like(parameter, requires_grad=False)
-        return (factors @ rows.flatten(1)).view(parameter.shape)
+            return torch.zeros_like(parameter, dtype=torch.float64, requires_grad=False)
+        return row_sum(rows.flatten(1), factors).view(parameter.shape)
+
+    def contents(self) -> list[Tensor]:
+        """All that the units' contributions are made of, units first: what must not depend on place and company."""
+        found: list[Tensor] = []
+        for product, rows in zip(self._products, self._rows, strict=True):
+            if product is not None:
+                found += [product.squares, *product.sides]
+            elif rows is not None:
+                found.append(rows)
+        return found
 
     def written_out(self) -> Tensor:
         """(units, all coordinates) the gradients of every unit in full; the tape keeps none."""
@@ -160,16 +172,10 @@ class Tape:
         self._rows = list(pieces)
 
     def clear(self) -> None:
-        """Forget everything about the units."""
+        """Forget everything about the units, and be ready for another pass."""
+        self._uses = [0] * len(self.parameters)
         self._rows = [None] * len(self.parameters)
         self._products = [None] * len(self.parameters)
 
-
-def clip_factors(norms: Tensor, clip_norm: float, *, automatic: bool, stabiliser: float) -> Tensor:
-    """What each unit's gradient is multiplied by, given its norm; a norm that is not finite gives zero.
-
-    Automatic clipping gives C / (|g| + stabiliser) (Bu et al. 2022, "Automatic clipping"), else C / max(|g|, C).
-    """
-    enlarged = norms * (1 + _ROUNDING)
-    factors = clip_norm / (enlarged + stabiliser) if automatic else clip_norm / enlarged.clamp(min=clip_norm)
-    return torch.where(torch.isfinite(norms), factors, 0.0)
+    def _zeros(self) -> Tensor:
+        return self._anchor.new_zeros(self.units, dtype=torch.float64)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from veilset.training.dpsgd.exact import in_double, may_multiply, row_squares, row_sum
 from veilset.training.dpsgd.layers import costs
 from veilset.training.dpsgd.layers.gram import ghost_squares
 from veilset.training.dpsgd.layers.windows import (
@@ -16,8 +17,9 @@ from veilset.training.dpsgd.layers.windows import (
     grouped_gradients,
     row_gradients,
     window_grams,
+    windows,
 )
-from veilset.training.dpsgd.tape import Tape
+from veilset.training.dpsgd.tape import Product, Tape
 
 _VECTOR = 16  # channels that fill a vector register
 _FEW_CHANNELS = 8
@@ -50,8 +52,9 @@ class _Convolution:
         way = self._cheapest(inputs, gradient, tape.must_write_out(place))
         if way == "ghost":
             sides = [side.reshape(tape.units, -1, *side.shape[1:]) for side in (inputs, gradient)]
-            squares = ghost_squares(partial(window_grams, self._settings, self._kernel), *sides)
-            tape.add_product(place, squares, partial(self._weighted_sum, inputs, gradient))
+            squares, gross = ghost_squares(partial(window_grams, self._settings, self._kernel), *sides)
+            weighted_sum = partial(self._weighted_sum, inputs, gradient)
+            tape.add_product(place, Product(squares, gross, tuple(sides), weighted_sum))
         elif way == "gathered":
             tape.add_rows(place, gathered_gradients(self._settings, inputs, gradient, self._kernel))
         elif way == "rows":
@@ -65,18 +68,20 @@ class _Convolution:
         if tape.must_write_out(place) or records != tape.units:
             tape.add_rows(place, rows.view(high, records, out, self._kernel[1], -1).permute(1, 2, 4, 0, 3))
             return
-        lengths = torch.linalg.vector_norm(rows.flatten(2), dim=2).double()
+        squares = torch.stack([row_squares(row.flatten(1)) for row in rows]).sum(0)
 
         def weighted_sum(factors: Tensor) -> Tensor:
-            total = torch.stack([factors @ row.flatten(1) for row in rows])
+            total = torch.stack([row_sum(row.flatten(1), factors) for row in rows])
             return total.view(high, out, self._kernel[1], -1).permute(1, 3, 0, 2).contiguous()
 
-        tape.add_product(place, lengths.square().sum(0), weighted_sum)
+        tape.add_product(place, Product(squares, torch.zeros_like(squares), (rows.transpose(0, 1),), weighted_sum))
 
     def _weighted_sum(self, inputs: Tensor, gradient: Tensor, factors: Tensor) -> Tensor:
         each = factors.repeat_interleave(len(gradient) // len(factors))
-        scaled = gradient * each.view(-1, *(1,) * (gradient.ndim - 1))
-        return self._settings.gradient(inputs, scaled, self._weight, of_input=False)
+        scaled = in_double(gradient, each, scale=True).flatten(2).transpose(1, 2).flatten(0, 1)  # (windows, out)
+        seen = windows(self._settings, in_double(inputs, each), self._kernel, tuple(gradient.shape[2:]))
+        total = scaled.t() @ seen
+        return total.view(len(total), *self._kernel, -1).permute(0, 3, 1, 2).contiguous()
 
     def _cheapest(self, inputs: Tensor, gradient: Tensor, must_write_out: bool) -> str:
         settings, weights = self._settings, self._weight.numel()
@@ -90,14 +95,14 @@ class _Convolution:
             few = channels < _FEW_CHANNELS
             copied = window if few else window // self._kernel[0] * settings.stride[0]
             ways["gathered" if few else "rows"] = costs.windows_cost(records, positions, copied, weights)
-            if not must_write_out:
+            if not must_write_out and may_multiply(records * positions):
                 copies = records // self._tape.units
                 grams = [
                     (copies * math.prod(inputs.shape[2:]), channels),
                     (copies * positions, gradient.shape[1]),
                 ]
                 ghost = costs.ghost_cost(self._tape.units, grams, shifts=math.prod(self._kernel))
-                ways["ghost"] = ghost + costs.product_cost(records, positions, weights)
+                ways["ghost"] = ghost + costs.exact_product_cost(records, positions, weights, copied=window)
         return min(ways, key=lambda way: ways[way])
 
 

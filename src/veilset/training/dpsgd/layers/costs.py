@@ -4,16 +4,22 @@ Only the order matters. The choice is a function of shapes, never of a stopwatch
 """
 
 _FLOPS = 200.0  # per nanosecond, in a large convolution or matrix product
+_DOUBLE_FLOPS = 90.0  # per nanosecond, in a large matrix product in double precision
 _SMALL_FLOPS = 150.0  # per nanosecond, in a batch of small matrix products
 _COPY = 0.8  # to gather one number of a window
-_WRITE = 1.5  # to write and read back one number of a per-unit gradient
-_GROUPED_WRITE = 4.0  # the same through a convolution with many groups, which reorders weights
+_WRITE = 2.0  # to write one number of a per-unit gradient and to add it up in double precision
+_GROUPED_WRITE = 4.5  # the same through a convolution with many groups, which reorders weights
 _SHIFT = 1.0  # to add one entry of a shifted Gram matrix
 
 
 def product_cost(units: int, positions: int, weights: int) -> float:
-    """The weighted sum as one product: what a plain backward pass spends on the weights."""
+    """What a plain backward pass spends on the weights."""
     return 2.0 * units * positions * weights / _FLOPS
+
+
+def exact_product_cost(units: int, positions: int, weights: int, copied: int = 0) -> float:
+    """The weighted sum as one product in double precision, for which `copied` numbers are gathered at each position."""
+    return 2.0 * units * positions * weights / _DOUBLE_FLOPS + 2 * _COPY * units * positions * copied
 
 
 def written_cost(units: int, positions: int, weights: int) -> float:
@@ -23,7 +29,7 @@ def written_cost(units: int, positions: int, weights: int) -> float:
 
 def ghost_cost(units: int, grams: list[tuple[int, int]], shifts: int = 0) -> float:
     """Gram matrices of (positions, width), and `shifts` additions of the last one's shape."""
-    products = sum(2.0 * units * positions**2 * width / _SMALL_FLOPS for positions, width in grams)
+    products = sum(2.0 * units * positions**2 * width / _DOUBLE_FLOPS for positions, width in grams)
     return products + _SHIFT * shifts * units * grams[-1][0] ** 2
 
 

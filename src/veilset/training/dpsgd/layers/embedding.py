@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from veilset.core.errors import InputError
-from veilset.training.dpsgd.tape import Tape
+from veilset.training.dpsgd.exact import in_double, may_multiply
+from veilset.training.dpsgd.tape import Product, Tape
 
 
 class _Embedding:
@@ -25,7 +26,7 @@ class _Embedding:
         gradient = gradient.reshape(tape.units, -1, width)
         if self._padding is not None:
             gradient = gradient.masked_fill((index == self._padding)[..., None], 0.0)
-        if tape.must_write_out(self._place):
+        if tape.must_write_out(self._place) or not may_multiply(index.numel()):
             table = gradient.new_zeros(tape.units, rows, width)
             table.scatter_add_(1, index[..., None].expand_as(gradient), gradient)
             tape.add_rows(self._place, table)
@@ -34,12 +35,14 @@ class _Embedding:
         exact = gradient.double()
         same = index[:, :, None] == index[:, None, :]
         squares = (torch.bmm(exact, exact.transpose(1, 2)) * same).sum(dim=(1, 2)).clamp(min=0)
+        gross = exact.square().sum(2).sqrt().sum(1).square()
+        squares = squares + 2.0**-52 * (index.shape[1] ** 2 + width) * gross
 
         def weighted_sum(factors: Tensor) -> Tensor:
-            scaled = (gradient * factors[:, None, None]).flatten(0, 1)
-            return torch.zeros_like(self._weight).index_add_(0, index.flatten(), scaled)
+            scaled = in_double(gradient, factors, scale=True).flatten(0, 1)
+            return torch.zeros_like(self._weight, dtype=torch.float64).index_add_(0, index.flatten(), scaled)
 
-        tape.add_product(self._place, squares, weighted_sum)
+        tape.add_product(self._place, Product(squares, gross, (index, gradient), weighted_sum))
 
 
 def embedding(

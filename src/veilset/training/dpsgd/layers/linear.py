@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from veilset.training.dpsgd.layers.costs import ghost_cost, product_cost, written_cost
+from veilset.training.dpsgd.exact import in_double, may_multiply
+from veilset.training.dpsgd.layers.costs import exact_product_cost, ghost_cost, written_cost
 from veilset.training.dpsgd.layers.gram import ghost_squares
-from veilset.training.dpsgd.tape import Tape
+from veilset.training.dpsgd.tape import Product, Tape
 
 
 class _Linear:
@@ -37,23 +38,27 @@ class _Linear:
 
     def _add_weight(self, place: int, values: Tensor, upstream: Tensor) -> None:
         tape, positions = self._tape, values.shape[1]
-        work = product_cost(tape.units, positions, self._weight.numel())
+        work = exact_product_cost(tape.units, positions, self._weight.numel())
         written = written_cost(tape.units, positions, self._weight.numel())
         ghost = work + ghost_cost(tape.units, [(positions, values.shape[2]), (positions, upstream.shape[2])])
-        if tape.must_write_out(place) or (positions > 1 and written < ghost):
+        if (
+            tape.must_write_out(place)
+            or not may_multiply(tape.units * positions)
+            or (positions > 1 and written < ghost)
+        ):
             tape.add_rows(place, torch.bmm(upstream.transpose(1, 2), values))
             return
         if positions == 1:
-            lengths = [torch.linalg.vector_norm(side, dim=(1, 2)).double() for side in (values, upstream)]
-            squares = (lengths[0] * lengths[1]).square()
+            squares = values.double().square().sum((1, 2)) * upstream.double().square().sum((1, 2))
+            gross = squares
         else:
-            squares = ghost_squares(_grams, values, upstream)
+            squares, gross = ghost_squares(_grams, values, upstream)
 
         def weighted_sum(factors: Tensor) -> Tensor:
-            scaled = upstream * factors[:, None, None]
-            return scaled.flatten(0, 1).t() @ values.flatten(0, 1)
+            scaled = in_double(upstream, factors, scale=True)
+            return scaled.flatten(0, 1).t() @ in_double(values, factors).flatten(0, 1)
 
-        tape.add_product(place, squares, weighted_sum)
+        tape.add_product(place, Product(squares, gross, (values, upstream), weighted_sum))
 
 
 def _grams(values: Tensor, upstream: Tensor) -> tuple[Tensor, Tensor]:

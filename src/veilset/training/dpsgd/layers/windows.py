@@ -1,10 +1,10 @@
-"""Per-unit gradients of a convolution's weights: four ways, each the fastest somewhere.
+"""Per-unit gradients of a convolution's weights: three ways, each the fastest somewhere.
 
 - grouped: the batch becomes channels and each record a group, so that torch's weight gradient keeps records apart.
 - gathered: each record's windows are gathered (in pieces that stay in the cache) and multiplied with its gradient;
   where there are many channels, by rows: only the columns of a window are gathered, and its rows are views.
 - ghost: inner products of windows from shifted inner products of pixels, k*k times less work than gathering them.
-- no way at all to keep them: the weighted sum is then torch's weight gradient of the scaled output gradient.
+  They are never kept then: the weighted sum is one product of all windows with the scaled output gradients, in float64.
 """
 
 from collections.abc import Iterator
@@ -120,6 +120,19 @@ def row_gradients(settings: Settings, inputs: Tensor, gradient: Tensor, kernel: 
             pixels = sorted_rows[:, residue, first * width : (first + height) * width]
             torch.bmm(upstream[here], pixels, out=rows[row, here])
     return rows
+
+
+def windows(settings: Settings, inputs: Tensor, kernel: tuple[int, ...], outputs: tuple[int, ...]) -> Tensor:
+    """(records * outputs, kernel rows * kernel columns * in): what a two-dimensional convolution sees at each place."""
+    records, channels, tall, wide = inputs.shape
+    vertical, horizontal = settings.padding
+    padded = inputs.new_zeros(records, tall + 2 * vertical, wide + 2 * horizontal, channels)
+    padded[:, vertical : vertical + tall, horizontal : horizontal + wide] = inputs.permute(0, 2, 3, 1)
+    by_record, by_row, by_column, _ = padded.stride()
+    place = (by_row * settings.stride[0], by_column * settings.stride[1])
+    offset = (by_row * settings.dilation[0], by_column * settings.dilation[1])
+    view = padded.as_strided((records, *outputs, *kernel, channels), (by_record, *place, *offset, 1))
+    return view.reshape(records * outputs[0] * outputs[1], -1)
 
 
 def _in_pieces(source: Tensor) -> Iterator[tuple[slice, Tensor]]:
