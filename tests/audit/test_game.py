@@ -64,8 +64,7 @@ def test_the_record_of_the_network_audit_has_the_clip_norm_and_no_more() -> None
     inputs, labels = to_inputs(torch.from_numpy(worlds.images)), torch.from_numpy(worlds.labels)
     both, other = (gradients.sum(inputs[:count], labels[:count]) for count in (2, 1))
     moved = sum(float((a - b).double().square().sum()) for a, b in zip(both, other, strict=True)) ** 0.5
-    assert moved == pytest.approx(CLIP_NORM, rel=1e-4)
-    assert moved <= CLIP_NORM * (1 + 1e-6)  # rounding of single precision
+    assert CLIP_NORM * (1 - 1e-3) < moved <= CLIP_NORM
 
 
 def test_the_real_path_is_played_and_paid() -> None:

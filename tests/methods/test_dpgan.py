@@ -71,7 +71,7 @@ def test_one_record_moves_the_sum_by_at_most_the_clip_norm(critic: str, loss: st
     whole = made._clipped_sum(seen, labels)
     without = made._clipped_sum(seen[:-1], labels[:-1])
     moved = torch.cat([(a - b).flatten() for a, b in zip(whole, without, strict=True)]).norm()
-    assert moved <= 0.01 * (1 + 1e-4)
+    assert moved <= 0.01
     alone = torch.cat([part.flatten() for part in made._clipped_sum(seen[-1:], labels[-1:])]).norm()
     torch.testing.assert_close(moved, alone, rtol=1e-2, atol=1e-5)
 
@@ -84,7 +84,7 @@ def test_the_critic_learns_to_tell_and_the_generator_follows() -> None:
     seen = made._features(bright, labels)
     before = float(made.of_generator.draw(20, "look")[0].detach().mean())
     for _ in range(25):
-        made._turn([total / 40 for total in made._clipped_sum(seen, labels)], done=0.0)
+        made._turn([total.float() / 40 for total in made._clipped_sum(seen, labels)], done=0.0)
     assert float(made.of_generator.draw(20, "look")[0].detach().mean()) > before + 0.1
 
 

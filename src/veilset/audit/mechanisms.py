@@ -3,6 +3,7 @@
 Adding a mechanism to `Session` without an entry here fails a test.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -178,7 +179,7 @@ def _training(name: str, epsilon: float, model: nn.Module, *, rate: float, steps
 
     def spend(session: Session) -> None:
         prepare = (lambda images: images.flatten(1).float() / 255) if isinstance(model, nn.Linear) else None
-        train_private(session, model, config, prepare=prepare)
+        train_private(session, copy.deepcopy(model), config, prepare=prepare)
 
     return Subject(name=name, plan=plan, worlds=dots(), spend=spend, runs=4000)
 

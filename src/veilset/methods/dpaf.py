@@ -357,7 +357,9 @@ class AggregatedTraining:
             rows = self._rows(images)
             real = class_means(self.features(rows, labels), labels, self.facts.classes)
         self._train_top(real, no_noise, step)
-        self._train_conv2(lambda clipped: clipped(rows, labels), len(labels), real, no_noise, step)
+        self._train_conv2(
+            lambda clipped: [part.float() for part in clipped(rows, labels)], len(labels), real, no_noise, step
+        )
         self._train_generator(no_noise, step, 1.0)
 
     def _rows(self, images: Tensor) -> Tensor:

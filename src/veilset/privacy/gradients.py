@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from veilset.core.errors import BudgetError
+from veilset.core.errors import BudgetError, InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.privacy.distributed import add_over_processes, from_first, rank_and_size
 from veilset.privacy.events import Event
 from veilset.privacy.noise import GRID_BITS, Claim, NoiseSource
 from veilset.privacy.purse import Purse
 from veilset.privacy.sampling import Units, one_row_each, owners_of, poisson_sample
-from veilset.privacy.shapes import filled
 from veilset.privacy.vault import UnitRows
 
 PerImage = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -36,6 +35,16 @@ must draw in no other way, because numbers drawn by position shift for all units
 """
 
 _READ_AT_ONCE = 100
+_LARGEST_BATCH = 2**19
+
+
+def require_batch(sampling_rate: float, units: int, label: str) -> None:
+    """Refuse a batch for which the margin that clipped sums leave for rounding was not proven."""
+    if sampling_rate * units > _LARGEST_BATCH:
+        raise InputError(
+            f"Expected a batch of at most {_LARGEST_BATCH} units on average, got {sampling_rate * units:.0f} for "
+            f"{label!r}. Use a smaller batch."
+        )
 
 
 class GradientSteps:
@@ -122,16 +131,15 @@ class GradientSteps:
         places = np.full(total, -1)
         places[own] = np.arange(len(own))
         if not len(own):  # an empty shard looks like any other: no rows of the right width
-            black = torch.zeros(_READ_AT_ONCE, *self._rows.records.shape, dtype=torch.uint8)
-            return features(black, torch.zeros(_READ_AT_ONCE, dtype=torch.int64))[:0].float(), places
+            black = torch.zeros(1, *self._rows.records.shape, dtype=torch.uint8)
+            return features(black, torch.zeros(1, dtype=torch.int64))[:0].float(), places
         parts = []
         # How many units a shard holds is private, and how many images groups hold: only all records show progress.
         progress = self._progress if len(own) == total == self._rows.count else SILENT
         with progress.task(f"features for {self.event.label}", len(own)) as task:
             for start in range(0, len(own), _READ_AT_ONCE):
                 rows = own[start : start + _READ_AT_ONCE]
-                images, labels = (filled(side, _READ_AT_ONCE) for side in self._from_vault(rows))
-                parts.append(features(images, labels).float()[: len(rows)])
+                parts.append(features(*self._from_vault(rows)).float())
                 task.advance(len(rows))
         return torch.cat(parts), places
 

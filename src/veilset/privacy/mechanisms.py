@@ -19,7 +19,7 @@ from veilset.privacy.critics import Critic, Critics
 from veilset.privacy.distributed import RunLedger, rank_and_size
 from veilset.privacy.ensemble import Ensemble, TrainShard
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.gradients import ClippedSum, GradientSteps, PerImage
+from veilset.privacy.gradients import ClippedSum, GradientSteps, PerImage, require_batch
 from veilset.privacy.noise import GridSum, NoiseSource
 from veilset.privacy.purse import Purse
 from veilset.privacy.rows import BATCH, alone, below, require_alone, require_clip_norm, squared_lengths
@@ -194,6 +194,7 @@ class Session:
         contribution to `clip_norm`, over all returned tensors together (training/dpsgd does and is tested for it).
         """
         require_clip_norm(clip_norm, repr(label))
+        require_batch(sampling_rate, self.facts.units, label)
         if features is not None:
             features, _ = alone(features, self.facts)
         event = replace(self._event(label, noise_multiplier, sampling_rate), count=steps)

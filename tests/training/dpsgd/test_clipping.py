@@ -332,7 +332,7 @@ def test_no_unit_contributes_more_than_the_bound(mode, keep_fraction, size):
     )
     for _ in range(3):
         inputs, targets = small_batch(1)
-        assert float(flat(engine.sum(inputs * 100, targets)).norm()) <= engine.sensitivity * (1 + 1e-7)
+        assert float(flat(engine.sum(inputs * 100, targets)).norm()) <= engine.sensitivity
 
 
 def test_a_gradient_that_is_no_number_counts_as_zero():
@@ -356,7 +356,7 @@ def test_neighbouring_batches_differ_by_at_most_the_bound(name, copies):
     more = flat(engine.sum(inputs, targets))
     for unit in range(6 // copies):
         kept = torch.arange(6) // copies != unit
-        assert float((more - flat(engine.sum(inputs[kept], targets[kept]))).norm()) <= 0.7 * (1 + 1e-5)
+        assert float((more - flat(engine.sum(inputs[kept], targets[kept]))).norm()) <= 0.7
 
 
 def test_nothing_of_a_batch_survives():
