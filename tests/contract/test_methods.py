@@ -1,5 +1,6 @@
 """What every registered method must do. A new method is found by the registry and needs no test of its own here."""
 
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,13 @@ def test_the_docs_page_has_a_privacy_argument(name: str) -> None:
     text = page.read_text(encoding="utf-8").lower()
     for part in ("unit", "relation", "sensitivity", "event", "composition"):
         assert part in text, f"{page.name} says nothing of the {part}"
+
+
+@pytest.mark.parametrize("text", ["1e-43", "8e-315", "inf", "nan"])
+def test_numbers_beyond_reason_are_refused(name: str, text: str) -> None:
+    kind = METHODS.get(name)
+    numbers = [key for key, hint in typing.get_type_hints(kind.config_type).items() if hint is float]
+    assert numbers
+    for key in numbers:
+        with pytest.raises(InputError):  # by the range, or by a stricter rule of the method
+            kind.configure("default", {key: text})

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from veilset.privacy.mechanisms import Session
     from veilset.release.inputs import InputRelease
 
+# Rates, clip norms, weights, temperatures: what is smaller or larger than this is a slip, and rounding would eat it.
+_SMALLEST, _LARGEST = 1e-9, 1e9
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -85,6 +88,7 @@ class Method(ABC):
     def __init__(self, config: Config, *, as_published: bool = False) -> None:
         if as_published and self.published_reason is None:
             raise InputError(f"{self.name} holds as published, so --as-published has nothing to add. Leave it out.")
+        _require_within_reason(config)
         self.config = config
         self.as_published = as_published
 
@@ -153,6 +157,16 @@ class Method(ABC):
     def not_fitted(self) -> VeilsetError:
         """The error for `sample` before `fit`."""
         return VeilsetError(f"{self.name} has nothing to sample from yet. Call fit first.")
+
+
+def _require_within_reason(config: Config) -> None:
+    """Refuse numbers that would vanish, overflow or be no number at all once they meet others."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, int | float) and value and not _SMALLEST <= abs(value) <= _LARGEST:
+            raise InputError(
+                f"Expected {field.name} to be 0 or of a size from {_SMALLEST:g} to {_LARGEST:g}, got {value:g}."
+            )
 
 
 def _parse(key: str, text: str, kind: Any) -> Any:
