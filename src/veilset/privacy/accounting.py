@@ -10,8 +10,9 @@ import functools
 import itertools
 import logging
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from veilset.core.errors import BudgetError, InputError
@@ -28,12 +29,19 @@ _MOST_BUCKETS = 4e3  # at width 1
 _USUAL_DELTA = 1e-5  # for the width of buckets where no delta is asked for
 _WIDEST = 1e-3
 _ROUGH_ORDERS = (*range(2, 33), 48, 64, 96, 128, 256, 512, 1024)
+_TAIL = 1e-15  # that the library cuts off when it composes a step with itself
+# What work costs beside a composed point: a built one, and the moments of an event.
+_TO_BUILD = 5.0
+_OF_MOMENTS = 5e4
+_LARGEST_GRID = 0.4  # of all the work: what a single grid may take
 # A tiny sampling rate may make less noise than this fit on paper; it would protect nobody who is sampled.
 _LEAST_NOISE = 0.1
 
 
-def epsilon_of(events: Sequence[Event], delta: float, accountant: Accountant = "pld") -> float:
-    """The epsilon that `events` together cost at `delta`.
+def epsilon_of(
+    events: Sequence[Event], delta: float, accountant: Accountant = "pld", *, most_work: float = math.inf
+) -> float:
+    """The epsilon that `events` together cost at `delta`; with `most_work` raise instead of computing for long.
 
     Privacy: an upper bound for any record, events composed in the order and with the settings listed. Of the shards
     of a partition only the worst counts, because a record lies in one of them.
@@ -43,8 +51,10 @@ def epsilon_of(events: Sequence[Event], delta: float, accountant: Accountant = "
             f"Expected delta from {LEAST_DELTA:g} to below 1, got {delta:g}. Below that the accountants' own rounding "
             "is larger than delta."
         )
-    price = _pld_epsilon if accountant == "pld" else _rdp_epsilon
-    return max((price(world, delta) for world in _worlds(events)), default=0.0)
+    work = Work(most_work)
+    if accountant == "rdp":
+        return max((_rdp_epsilon(world, delta, work) for world in _worlds(events)), default=0.0)
+    return max((_pld_epsilon(world, delta, _FINE, work) for world in _worlds(events)), default=0.0)
 
 
 def delta_of(events: Sequence[Event], epsilon: float) -> float:
@@ -77,57 +87,102 @@ def _worlds(events: Sequence[Event]) -> Iterable[tuple[Event, ...]]:
             yield world
 
 
-def _split(events: Sequence[Event]) -> tuple[float, list[Event]]:
-    """The one noise multiplier that all full sums amount to (infinite when there are none), and the sampled events."""
+class Work:
+    """How much may be computed, in points of a grid. Events of a stranger may be made to keep their reader busy."""
+
+    def __init__(self, points: float = math.inf) -> None:
+        self._left, self._largest = points, _LARGEST_GRID * points
+
+    def do(self, points: float, times: float = 1.0) -> None:
+        """Take away what a grid of `points` costs, before it is built; raise where that is too much."""
+        self._left -= times * points
+        if self._left < 0 or points > self._largest:
+            raise InputError("The epsilon of these events is too costly to compute: there are too many, or too fine.")
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Sampled steps that are alike, of one event or of several."""
+
+    noise_multiplier: float
+    sampling_rate: float
+    count: int
+
+
+def _split(events: Sequence[Event]) -> tuple[float, list[_Steps]]:
+    """The one noise multiplier that all full sums amount to (infinite when there are none), and the sampled steps."""
     precision = sum(e.count / e.noise_multiplier**2 for e in events if e.sampling_rate == 1.0)
     combined = 1 / math.sqrt(precision) if precision else math.inf
-    return combined, [e for e in events if e.sampling_rate < 1.0]
+    alike: Counter[tuple[float, float]] = Counter()
+    for event in events:
+        if event.sampling_rate < 1.0:
+            alike[event.noise_multiplier, event.sampling_rate] += event.count
+    return combined, [_Steps(*kind, count) for kind, count in alike.items()]
 
 
-def _pld_epsilon(events: Sequence[Event], delta: float, width: float = _FINE) -> float:
+def _pld_epsilon(events: Sequence[Event], delta: float, width: float, work: Work) -> float:
     combined, sampled = _split(events)
     if not sampled:
+        work.do(_OF_MOMENTS / 10)
         return gaussian_epsilon(combined, delta)
-    return float(_pld_accountant(events, delta, width).get_epsilon(delta))
+    return float(_pld(events, delta, width, work).get_epsilon_for_delta(delta))
 
 
 def _pld_delta(events: Sequence[Event], epsilon: float) -> float:
     combined, sampled = _split(events)
     if not sampled:
         return gaussian_delta(combined, epsilon)
-    return min(1.0, float(_pld_accountant(events, _USUAL_DELTA, _FINE).get_delta(epsilon)))
+    return min(1.0, float(_pld(events, _USUAL_DELTA, _FINE, Work()).get_delta_for_epsilon(epsilon)))
 
 
-def _pld_accountant(events: Sequence[Event], delta: float, width: float) -> Any:
-    """The accountant with all events composed; `delta` only says how wide its buckets may be."""
-    from dp_accounting import GaussianDpEvent, pld
+def _pld(events: Sequence[Event], delta: float, width: float, work: Work) -> Any:
+    """The privacy loss distribution of all events; `delta` only says how wide its buckets may be."""
+    from dp_accounting.pld import privacy_loss_distribution as distributions
 
     combined, sampled = _split(events)
+    work.do(_OF_MOMENTS * len(sampled))
     rough = float(_rdp_accountant(events, _ROUGH_ORDERS).get_epsilon(delta))
     longest = max(rough, *(_largest_loss(event) for event in sampled))
     interval = min(width * _typical_loss(combined, sampled), _WIDEST * max(1.0, rough))
     interval = max(interval, width * longest / _MOST_BUCKETS)
-    ledger = pld.PLDAccountant(value_discretization_interval=interval)
+    total = distributions.identity(interval)
     for event in sampled:
-        ledger.compose(_sampled_gaussian(event))
+        work.do(2 * _largest_loss(event) / interval, _TO_BUILD)
+        step = distributions.from_gaussian_mechanism(
+            event.noise_multiplier, value_discretization_interval=interval, sampling_prob=event.sampling_rate
+        )
+        # Sparse ones would be composed by way of size**count, a number with billions of digits.
+        both = [one.to_dense_pmf() for one in (step._pmf_remove, step._pmf_add)]
+        work.do(sum(_composed_size(one, event.count) for one in both))
+        total = total.compose(distributions.PrivacyLossDistribution(*both).self_compose(event.count))
     if math.isfinite(combined):
-        ledger.compose(GaussianDpEvent(combined))
-    return ledger
+        work.do((20 / combined + combined**-2) / interval, _TO_BUILD)
+        total = total.compose(distributions.from_gaussian_mechanism(combined, value_discretization_interval=interval))
+    return total
 
 
-def _typical_loss(combined: float, sampled: Sequence[Event]) -> float:
+def _composed_size(step: Any, count: int) -> int:
+    """The points of `step` composed with itself, which the library would allocate without a word."""
+    from dp_accounting.pld import common
+
+    low, high = common.compute_self_convolve_bounds(step._probs, count, _TAIL)
+    return int(high - low)
+
+
+def _typical_loss(combined: float, sampled: Sequence[_Steps]) -> float:
     """The privacy loss of all steps as a standard deviation, spread evenly over them."""
     variances = (e.count * e.sampling_rate**2 * math.expm1(min(e.noise_multiplier**-2, 50.0)) for e in sampled)
     return math.sqrt((sum(variances) + combined**-2) / sum(e.count for e in sampled))
 
 
-def _largest_loss(event: Event) -> float:
+def _largest_loss(event: _Steps) -> float:
     """About the largest privacy loss of one step that is not astronomically rare."""
     exponent = 10 / event.noise_multiplier + 0.5 / event.noise_multiplier**2
     return math.log1p(event.sampling_rate * math.expm1(exponent)) if exponent < 700 else exponent
 
 
-def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
+def _rdp_epsilon(events: Sequence[Event], delta: float, work: Work) -> float:
+    work.do(_OF_MOMENTS * (len(_split(events)[1]) + 0.1))
     return float(_rdp_accountant(events).get_epsilon(delta))
 
 
@@ -145,7 +200,7 @@ def _rdp_accountant(events: Sequence[Event], orders: Sequence[float] | None = No
     return ledger
 
 
-def _sampled_gaussian(event: Event) -> Any:
+def _sampled_gaussian(event: _Steps) -> Any:
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
     return SelfComposedDpEvent(
@@ -195,7 +250,7 @@ def calibrate(budget: Budget, events_at: Callable[[float], Sequence[Event]]) -> 
     @functools.cache
     def cost(noise: float, width: float) -> float:
         worlds = _worlds([*budget.carried, *events_at(noise)])
-        return max((_pld_epsilon(world, budget.delta, width) for world in worlds), default=0.0)
+        return max((_pld_epsilon(world, budget.delta, width, Work()) for world in worlds), default=0.0)
 
     low, high = _bracket(lambda noise: cost(noise, _COARSE), budget.epsilon)
     if low == high:
