@@ -101,7 +101,11 @@ def test_the_whole_story(run: Run, pack: Path, tmp_path: Path) -> None:
     assert checked["ok"]
     assert checked["epsilon"] == made["epsilon"]
     assert set(checked["recomputed"]) == {"pld", "rdp"}
-    assert "its claim holds" in run("verify", tmp_path / "rel").stdout
+    first = run("verify", tmp_path / "rel", "--key", tmp_path / "key.pub").stdout.splitlines()[0]
+    assert first.startswith(f"OK, signed by {checked['signed_by']}, the owner of key.pub: ")
+    unasked = run("verify", tmp_path / "rel").stdout
+    assert "its claim holds" in unasked
+    assert "That key came with the release" in unasked
     scored = result_of(run("evaluate", tmp_path / "rel", "--test", f"{pack}:test", "--student", "lenet", "--json"))
     assert {"accuracy", "accuracy_std", "balanced_accuracy", "per_class", "seeds", "student"} <= set(scored)
     trained = result_of(
@@ -230,6 +234,34 @@ def test_a_tampered_release_fails_with_code_5(run: Run, release: Path, what: str
     assert done.exit_code == 5
     assert result_of(done)["problems"]
     assert run("export", release, "--to", "npz", "--out", release.parent / "x").exit_code == 5
+
+
+def test_the_first_line_of_verify_is_the_verdict(run: Run, release: Path) -> None:
+    done = run("verify", release)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("OK, UNSIGNED: ")
+    done = run("verify", release, "--require-signature", "--require-guarantee")
+    assert done.exit_code == 5
+    assert done.stdout.startswith("FAILED: ")
+    assert "not signed" in done.stdout
+    assert result_of(run("verify", release, "--require-signature", "--json"))["ok"] is False
+    with (release / "card.md").open("a") as card:
+        card.write("x")
+    done = run("verify", release)
+    assert done.exit_code == 5
+    assert done.stdout.startswith("FAILED: ")
+    assert "card.md was altered" in done.stdout
+
+
+def test_a_release_without_a_guarantee_can_be_refused_by_a_script(run: Run, pack: Path, tmp_path: Path) -> None:
+    words = ("synthesize", f"{pack}:train", "-m", "tiny", "-e", 4, "-o", tmp_path / "rel", "--samples", 9)
+    assert run(*words, "--insecure-seed", 1).exit_code == 0
+    done = run("verify", tmp_path / "rel")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("OK, UNSIGNED, NO GUARANTEE: ")
+    done = run("verify", tmp_path / "rel", "--require-guarantee")
+    assert done.exit_code == 5
+    assert "no privacy guarantee" in done.stdout
 
 
 def test_measurements_do_not_go_into_a_release(run: Run, release: Path, pack: Path) -> None:

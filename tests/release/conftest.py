@@ -52,9 +52,10 @@ class Maker:
             "settings": settings,
             "facts": facts.to_json(),
             "delta": delta,
-            "budget": {"epsilon": 7.654321, "delta": delta},
+            "budget": {"epsilon": 7.654321, "delta": DELTA},
             "plan": [event.to_json() for event in plan],
             "noise": noise,
+            "seed": 3,
         }
         ledger = Ledger.create(self.folder / f"ledger-{next(self._numbers)}.jsonl", header)
         for event in plan if spent is None else spent:

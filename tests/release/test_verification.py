@@ -24,6 +24,7 @@ def test_a_sound_release_verifies_with_the_keys_of_the_interface(make):
         "recomputed": dict(release.certificate.accountant),
         "problems": [],
         "signed_by": None,
+        "notes": [],
     }
     json.dumps(outcome.to_json(), allow_nan=False)
 
@@ -93,7 +94,14 @@ def _set(*keys_and_value):
         (_set("relation", "replace-one"), "relation"),
         (_set("samples", 13), "13 images"),
         (_set("samples", True), "samples"),
-        (_set("samples", 10**400), "13|images"),
+        (_set("samples", 10**400), "samples"),
+        (_set("samples", 10**10), "samples"),
+        (_set("seed", 4), "seed is not the one"),
+        (_set("seed", None), "seed is not the one"),
+        (_set("seed", 3.0), "seed"),
+        (_set("budget", "epsilon", 0.5), "budget is not the one"),
+        (_set("budget", None), "budget is not the one"),
+        (_set("settings", "features", 100.0), "settings is not the one"),
         (_set("method", "other"), "method is not the one"),
         (_set("settings", "features", 7), "settings is not the one"),
         (_set("declared_public", "units", 2000), "units is not the one"),
@@ -203,7 +211,7 @@ def _odd_lease(lines):
         (_infinite_count, ""),
         (_no_noise, ""),
         (_much_cost, "protects nothing"),
-        (_many_worlds, "too many partitions"),
+        (_many_worlds, "too costly"),
         (_odd_kind, "unknown kind"),
         (_odd_lease, "how many steps"),
     ],

@@ -1,7 +1,7 @@
 """`veilset verify`: recompute what a release claims."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,26 +9,52 @@ from veilset.cli.console import Console
 from veilset.cli.options import AsJson
 from veilset.core.errors import VerificationError
 
+if TYPE_CHECKING:
+    from veilset.release.verify import Verification
+
 
 def verify(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="A release directory.")],
     *,
     key: Annotated[Path | None, typer.Option("--key", help="The public key that must have signed it.")] = None,
+    require_signature: Annotated[
+        bool, typer.Option("--require-signature", help="Fail (exit code 5) when the release is not signed.")
+    ] = False,
+    require_guarantee: Annotated[
+        bool, typer.Option("--require-guarantee", help="Fail (exit code 5) when the release has no guarantee.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Recompute epsilon from the ledger, check every hash and the signature. Exit code 5 when it does not match."""
     from veilset.release.verify import verify_release
 
     found = verify_release(release, key)
+    if require_signature and found.ok and found.signed_by is None:
+        found.problems.append("It is not signed, so anyone may have made it, and --require-signature was given.")
+    if require_guarantee and found.guarantee == "none":
+        found.problems.append("It has no privacy guarantee, and --require-guarantee was given.")
     console = Console(as_json=as_json)
     console.result(found.to_json())
     if not found.ok:
+        console.say(f"FAILED: {release} is not what it should be.")
         for problem in found.problems:
-            console.warn(problem)
+            console.say(f"  - {problem}")
         raise typer.Exit(VerificationError.exit_code)
     if found.guarantee == "none":
-        console.say(f"{release} is whole, and it claims NO privacy guarantee.")
-        return
-    console.say(f"{release} is whole and its claim holds by its ledger:")
-    console.say(f"  epsilon {found.epsilon:.4f} at delta {found.delta:g}, for each {found.unit}, {found.relation}")
-    console.say(f"  recomputed: PLD {found.recomputed['pld']:.4f}, RDP {found.recomputed['rdp']:.4f}")
+        console.say(f"OK, {_signer(found, key)}, NO GUARANTEE: {release} is whole, and it claims NO privacy guarantee.")
+    else:
+        console.say(f"OK, {_signer(found, key)}: {release} is whole and its claim holds by its ledger:")
+        console.say(f"  epsilon {found.epsilon:.4g} at delta {found.delta:g}, for each {found.unit}, {found.relation}")
+        console.say(f"  recomputed: PLD {found.recomputed['pld']:.4g}, RDP {found.recomputed['rdp']:.4g}")
+    if found.signed_by is None:
+        console.say("  UNSIGNED: anyone may have made it. Who did is known by a signature and the publisher's key.")
+    elif key is None:
+        console.say("  That key came with the release. Pass --key with the publisher's own to know whose it is.")
+    for note in found.notes:
+        console.say(f"  Note: {note}")
+
+
+def _signer(found: "Verification", key: Path | None) -> str:
+    if found.signed_by is None:
+        return "UNSIGNED"
+    return f"signed by {found.signed_by}" + ("" if key is None else f", the owner of {key.name}")

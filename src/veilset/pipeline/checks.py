@@ -15,6 +15,7 @@ from veilset.core.records import Records
 from veilset.privacy.account import Account
 from veilset.privacy.budget import Budget
 from veilset.privacy.vault import PublicFacts
+from veilset.release.layout import MOST_BYTES
 
 LEAST_PUBLIC = 10
 _FEW_UNITS = 1000
@@ -32,6 +33,11 @@ def check_before_paying(
         raise InputError(
             f"{samples:,} images need about {2 * size / 2**30:,.0f} GB of memory, and this machine has "
             f"{memory / 2**30:,.0f}. Ask for fewer --samples. Nothing was charged."
+        )
+    if size > MOST_BYTES:
+        raise InputError(
+            f"{samples:,} images take {size / 2**30:,.1f} GB, and nobody could verify a release of more than "
+            f"{MOST_BYTES >> 30}. Ask for fewer --samples. Nothing was charged."
         )
     if public is not None and tuple(public.shape) != tuple(facts.shape):
         wanted, found = ("x".join(map(str, shape)) for shape in (facts.shape, public.shape))

@@ -223,6 +223,7 @@ def header_of(job: Job, method: Method, facts: PublicFacts, plan: Plan) -> dict[
         "settings": {"preset": job.preset, **method.config.certified(facts)},
         "facts": facts.to_json(),
         "delta": plan.budget.delta,
+        "budget": {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta},
         "plan": [event.to_json() for event in plan.events],
         "noise": "os-entropy" if job.insecure_seed is None else "seeded",
         "seed": job.seed,

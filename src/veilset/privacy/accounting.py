@@ -33,7 +33,7 @@ _TAIL = 1e-15  # that the library cuts off when it composes a step with itself
 # What work costs beside a composed point: a built one, and the moments of an event.
 _TO_BUILD = 5.0
 _OF_MOMENTS = 5e4
-_LARGEST_GRID = 0.4  # of all the work: what a single grid may take
+_LARGEST_GRID = 0.3  # of all the work: what a single grid may take
 # A tiny sampling rate may make less noise than this fit on paper; it would protect nobody who is sampled.
 _LEAST_NOISE = 0.1
 
@@ -53,8 +53,11 @@ def epsilon_of(
         )
     work = Work(most_work)
     if accountant == "rdp":
-        return max((_rdp_epsilon(world, delta, work) for world in _worlds(events)), default=0.0)
-    return max((_pld_epsilon(world, delta, _FINE, work) for world in _worlds(events)), default=0.0)
+        costs = [_rdp_epsilon(world, delta, work) for world in _worlds(events)]
+    else:
+        costs = [_pld_epsilon(world, delta, _FINE, work) for world in _worlds(events)]
+    # A maximum may pass over what is not a number, and with it over the worst world.
+    return math.inf if any(map(math.isnan, costs)) else max(costs, default=0.0)
 
 
 def delta_of(events: Sequence[Event], epsilon: float) -> float:
@@ -153,7 +156,8 @@ def _pld(events: Sequence[Event], delta: float, width: float, work: Work) -> Any
         )
         # Sparse ones would be composed by way of size**count, a number with billions of digits.
         both = [one.to_dense_pmf() for one in (step._pmf_remove, step._pmf_add)]
-        work.do(sum(_composed_size(one, event.count) for one in both))
+        for one in both:
+            work.do(_composed_size(one, event.count))
         total = total.compose(distributions.PrivacyLossDistribution(*both).self_compose(event.count))
     if math.isfinite(combined):
         work.do((20 / combined + combined**-2) / interval, _TO_BUILD)

@@ -27,7 +27,8 @@ N_IS_PUBLIC = (
 Guarantee = Literal["dp", "none"]
 
 _CHECKSUM = "content_sha256"
-_SIZE_LIMIT = 1 << 26
+_SIZE_LIMIT = 1 << 25
+_MOST_SAMPLES, _MOST_UNITS, _LONGEST_SIDE = 10**9, 10**12, 10**5
 _LINE_TYPES = {"sequence": int, "kind": str, "body": dict, "previous": str, "hash": str}
 _OLD_LINE_TYPES = {**_LINE_TYPES, "time": str}  # lines of earlier releases carried a clock
 
@@ -145,7 +146,11 @@ def _check_form(content: Mapping[str, Any]) -> None:
     for name in ("epsilon", "delta"):
         _require(content[name] is None or _is_number(content[name]), name, "a number or null")
     _require(content["guarantee"] in ("dp", "none"), "guarantee", "dp or none")
-    _require(_is_whole(content["samples"]) and content["samples"] > 0, "samples", "a whole number above 0")
+    _require(
+        _is_whole(content["samples"]) and 0 < content["samples"] <= _MOST_SAMPLES,
+        "samples",
+        f"a whole number from 1 to {_MOST_SAMPLES}",
+    )
     _require(content["seed"] is None or _is_whole(content["seed"]), "seed", "a whole number or null")
     _require(content["budget"] is None or _is_budget(content["budget"]), "budget", "epsilon and delta, or null")
     _require(_is_accountant(content["accountant"]), "accountant", "pld and rdp")
@@ -157,11 +162,11 @@ def _check_facts(content: Mapping[str, Any]) -> None:
     facts = content["declared_public"]
     plain = (
         _is_whole(facts.get("units"))
-        and facts["units"] > 0
+        and 0 < facts["units"] <= _MOST_UNITS
         and facts.get("unit") in ("record", "group")
         and _is_list_of(facts.get("shape"), int)
         and len(facts["shape"]) == 3
-        and all(size > 0 for size in facts["shape"])
+        and all(0 < size <= _LONGEST_SIDE for size in facts["shape"])
         and _is_list_of(facts.get("class_names"), str)
         and len(facts["class_names"]) > 0
     )

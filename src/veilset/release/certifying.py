@@ -19,6 +19,7 @@ from veilset.release.certificate import Certificate, public_declaration, require
 from veilset.release.redaction import redact, redact_ledger
 
 SECURE_NOISE = "os-entropy"
+OF_OTHERS = "The publisher declares that it is of other people; what it cost them is not counted here."
 SEEDED_REASON = (
     "The privacy noise came from a seed instead of the operating system's entropy. "
     "Who knows or guesses the seed can subtract the noise, so nothing is protected."
@@ -46,7 +47,7 @@ def certify(
     """
     lines = list(ledger_lines)
     events = check_chain(lines)
-    _require_same_run(lines, facts, delta, method, require_json(settings, "settings"))
+    _require_same_run(lines, facts, delta, method, require_json(settings, "settings"), seed)
     problems = ledger_problems(lines, events)
     if problems:
         raise VerificationError(" ".join(problems))
@@ -116,17 +117,33 @@ def ledger_problems(lines: Sequence[Line], events: Sequence[Event]) -> list[str]
     return problems
 
 
+def input_problems(certificate: Certificate, events: Sequence[Event]) -> list[str]:
+    """Where the releases that a run says it built upon and the events that it carries do not fit."""
+    inputs = certificate.header.get("inputs", [])
+    forms = {"name": str, "run": str, "certificate_sha256": str, "is_of_others": bool}
+    if not isinstance(inputs, list) or not all(
+        isinstance(found, dict) and {name: type(value) for name, value in found.items()} == forms for found in inputs
+    ):
+        return ["The ledger's header does not say which releases the run built upon."]
+    problems = []
+    if any(event.source is not None for event in events) and all(found["is_of_others"] for found in inputs):
+        problems.append("The ledger carries events of another run, but names no release that they are from.")
+    if any(found["is_of_others"] for found in inputs) and not any(OF_OTHERS in w for w in certificate.warnings):
+        problems.append("The run built upon a release of other people, and the certificate does not say so.")
+    return problems
+
+
 def _order(event: Event) -> str:
     return repr(sorted(event.to_json().items()))
 
 
 def _require_same_run(
-    lines: Sequence[Line], facts: PublicFacts, delta: float, method: str, settings: Mapping[str, Any]
+    lines: Sequence[Line], facts: PublicFacts, delta: float, method: str, settings: Mapping[str, Any], seed: int | None
 ) -> None:
     if not lines:
         raise VerificationError("The ledger holds no lines, so there is no run to certify.")
     header = lines[0]["body"]
-    claimed = {"facts": facts.to_json(), "delta": delta, "method": method, "settings": settings}
+    claimed = {"facts": facts.to_json(), "delta": delta, "method": method, "settings": settings, "seed": seed}
     for name, value in claimed.items():
         if header.get(name) != value:
             raise VerificationError(f"Expected {name} as in the ledger's header, {header.get(name)!r}, got {value!r}.")

@@ -15,6 +15,7 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan, source_of
 from veilset.privacy.ledger import check_chain
 from veilset.release import layout
+from veilset.release.certifying import OF_OTHERS
 from veilset.release.format import Release, load_release
 from veilset.release.verify import verify_release
 
@@ -40,7 +41,7 @@ class InputRelease:
         """The sentence for certificate and card."""
         what = f"Made from the release {self.path.name!r} (SHA-256 of its certificate {self.certificate_sha256})."
         if self.is_of_others:
-            return f"{what} The publisher declares that it is of other people; what it cost them is not counted here."
+            return f"{what} {OF_OTHERS}"
         return f"{what} What that release cost is part of this guarantee."
 
 

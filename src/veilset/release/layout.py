@@ -1,5 +1,6 @@
 """Which files a release directory holds, and whether they are the ones that its certificate lists."""
 
+import math
 import os
 import stat
 from pathlib import Path
@@ -15,9 +16,13 @@ CERTIFICATE = "certificate.json"
 SIGNATURE = "certificate.sig"
 MODELS = ("generator", "student", "teacher")
 
-# Far above any real file, and low enough that hashing ends: a hostile release may hold a sparse file of many terabytes.
-_LARGEST = {".md": 1 << 22, ".json": 1 << 24, ".safetensors": 1 << 36}
+# What is read of a stranger's release at all, so that hashing ends: it may hold a sparse file of many terabytes.
+MOST_BYTES = 1 << 32
+_LARGEST = {".md": 1 << 22, ".json": 1 << 22, ".safetensors": MOST_BYTES}
+_MOST_ENTRIES = 1000
 _SHOWN = 10
+# What file managers, Git and hubs leave in a folder. It is no part of the release, and nothing here reads it.
+_FOREIGN = {".DS_Store", "Thumbs.db", "desktop.ini", ".gitattributes", ".gitignore", "README.md"}
 
 
 def weights_file(model: str) -> str:
@@ -47,11 +52,22 @@ def require_release(path: Path) -> None:
         raise InputError(f"{path} is not a release: it holds no {CERTIFICATE}.")
 
 
+def require_readable(path: Path) -> None:
+    """Refuse a release that this user may not read: that is no sign of forgery."""
+    places = [path, *(path / name for name in (CERTIFICATE, SIGNATURE, *sorted(LISTABLE)))]
+    for place in places:
+        mode = os.R_OK | (os.X_OK if place == path else 0)
+        if os.path.lexists(place) and not os.access(place, mode):
+            raise InputError(f"{place} is not readable for you. Ask its owner to allow it (chmod a+rX), or copy it.")
+
+
 def entry_problems(path: Path) -> list[str]:
     """Entries that are not plain files. Nothing in the directory should be opened while there are any."""
     problems = []
     with os.scandir(path) as entries:
-        for entry in entries:
+        for number, entry in enumerate(entries):
+            if number >= _MOST_ENTRIES:
+                return [f"The directory holds more than {_MOST_ENTRIES} entries, which a release never does."]
             mode = entry.stat(follow_symlinks=False).st_mode
             if stat.S_ISLNK(mode):
                 problems.append(f"{entry.name!r} is a symbolic link, which a release never holds.")
@@ -60,11 +76,16 @@ def entry_problems(path: Path) -> list[str]:
     return sorted(problems)[:_SHOWN]
 
 
-def file_problems(path: Path, certificate: Certificate) -> list[str]:
+def foreign_files(path: Path) -> list[str]:
+    """Files beside the release's own that do not speak against it."""
+    return sorted(_FOREIGN & set(os.listdir(path)))  # noqa: PTH208 (names, not paths)
+
+
+def file_problems(path: Path, certificate: Certificate, *, most_bytes: float = math.inf) -> list[str]:
     """Files that are missing, altered, too large or not listed; empty when the directory is as certified."""
     problems = _list_problems(set(certificate.files))
-    listed = set(certificate.files) | {CERTIFICATE, SIGNATURE}
-    unlisted = sorted(name for name in os.listdir(path) if name not in listed)  # noqa: PTH208 (names, not paths)
+    known = {*certificate.files, CERTIFICATE, SIGNATURE, *_FOREIGN}
+    unlisted = sorted(name for name in os.listdir(path) if name not in known)  # noqa: PTH208 (names, not paths)
     problems += [f"{name!r} is in the directory but not in the certificate." for name in unlisted[:_SHOWN]]
     for name, expected in sorted(certificate.files.items()):
         place = path / name
@@ -73,15 +94,22 @@ def file_problems(path: Path, certificate: Certificate) -> list[str]:
             continue
         if not place.is_file():
             problems.append(f"{name} is missing.")
-        elif place.stat().st_size > _largest(name, certificate):
+            continue
+        size = place.stat().st_size
+        most_bytes -= size
+        if size > _largest(name, certificate):
             problems.append(f"{name} is larger than anything that the certificate describes. It was not read.")
+        elif most_bytes < 0:
+            problems.append(f"The files are larger than {MOST_BYTES >> 30} GB, so they are too costly to check.")
+            break
         elif sha256_of(place) != expected:
             problems.append(f"{name} was altered: its SHA-256 is not the one in the certificate.")
     return problems
 
 
 def _list_problems(names: set[str]) -> list[str]:
-    problems = [f"The certificate lists {name!r}, which a release never holds." for name in sorted(names - LISTABLE)]
+    strange = sorted(names - LISTABLE)[:_SHOWN]
+    problems = [f"The certificate lists {name[:100]!r}, which a release never holds." for name in strange]
     problems += [f"The certificate does not list {name}." for name in (DATA, CARD) if name not in names]
     problems += [
         f"The certificate lists the weights or the description of the {model}, but not both."

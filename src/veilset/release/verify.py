@@ -1,13 +1,16 @@
 """Whether a release is what it says: every hash, the ledger's chain, epsilon computed again, the signature.
 
-A release may come from anyone, so whatever is wrong with it becomes a line in `problems`.
+A release may come from anyone, so whatever is wrong with it becomes a line in `problems`. Work and memory are bounded;
+what would take more is a problem, too: "too costly to check". Only a release that this user may not read raises.
 """
 
-import math
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from veilset.core.errors import VeilsetError, VerificationError
 from veilset.privacy.accounting import epsilon_of
@@ -15,9 +18,9 @@ from veilset.privacy.events import Event
 from veilset.privacy.ledger import check_chain
 from veilset.release import layout
 from veilset.release.certificate import Certificate, read_certificate
-from veilset.release.certifying import SECURE_NOISE, ledger_problems
-from veilset.release.format import content_problems, model_names, read_description
-from veilset.release.pack import read_pack
+from veilset.release.certifying import SECURE_NOISE, input_problems, ledger_problems
+from veilset.release.format import model_names, read_description
+from veilset.release.pack import stored_pack_problems
 from veilset.release.redaction import states_epsilon
 from veilset.release.signing import check_signature, load_public_key
 
@@ -27,7 +30,9 @@ _ABOVE = 1e-3
 _BELOW = 1e-6
 # Beyond this nothing is protected, and computing a privacy loss distribution would only cost time.
 _LARGEST_EPSILON = 1e4
-_MOST_WORLDS = 1000
+# In points of `accounting.Work`: a few seconds, and 300 MB.
+_MOST_WORK = 5e6
+_LONGEST_HEADER = 1 << 22  # of a file of weights
 
 _HOSTILE = (VeilsetError, ArithmeticError, LookupError, TypeError, ValueError, OSError, MemoryError, RecursionError)
 """What a check of hostile input may raise; each becomes a problem."""
@@ -38,6 +43,7 @@ class Verification:
     """The outcome. Of a release with problems nothing is stated: its numbers mean nothing."""
 
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     certificate: Certificate | None = field(default=None, repr=False)
     pld: float | None = None
     rdp: float | None = None
@@ -80,7 +86,18 @@ class Verification:
 
     def to_json(self) -> dict[str, Any]:
         """The keys that scripts rely on."""
-        names = ("ok", "guarantee", "epsilon", "delta", "unit", "relation", "recomputed", "problems", "signed_by")
+        names = (
+            "ok",
+            "guarantee",
+            "epsilon",
+            "delta",
+            "unit",
+            "relation",
+            "recomputed",
+            "problems",
+            "signed_by",
+            "notes",
+        )
         return {name: getattr(self, name) for name in names}
 
     def raise_if_failed(self) -> None:
@@ -98,6 +115,7 @@ def verify_release(path: str | Path, public_key: str | Path | None = None) -> Ve
     path = Path(path)
     trusted = None if public_key is None else load_public_key(Path(public_key))
     layout.require_directory(path)
+    layout.require_readable(path)
     result = Verification()
     # Links and pipes are never opened, so nothing else is tried while there are any.
     if not _run(result, lambda: layout.entry_problems(path)):
@@ -111,6 +129,7 @@ def verify_release(path: str | Path, public_key: str | Path | None = None) -> Ve
         result.problems.append(str(error))
         return result
     result.certificate = certificate
+    result.notes += [f"{name} lies beside the release and is no part of it." for name in layout.foreign_files(path)]
 
     def signature() -> list[str]:
         place = path / layout.SIGNATURE
@@ -119,13 +138,19 @@ def verify_release(path: str | Path, public_key: str | Path | None = None) -> Ve
         return [] if place.exists() or trusted is None else ["A key was given, but the release is not signed."]
 
     _run(result, signature)
-    if _run(result, lambda: layout.file_problems(path, certificate)):
+    if _run(result, lambda: layout.file_problems(path, certificate, most_bytes=layout.MOST_BYTES)):
         _run(result, lambda: _content(path, certificate))
     _run(result, lambda: _header(certificate))
     claim_is_sound = _run(result, lambda: _guarantee(certificate))
+    events: list[Event] = []
+
+    def ledger() -> list[str]:
+        events.extend(check_chain(certificate.ledger))
+        return ledger_problems(certificate.ledger, events) + input_problems(certificate, events)
+
     # No epsilon is computed for what has no guarantee, whatever it claims.
-    if _run(result, lambda: _ledger(certificate)) and claim_is_sound and certificate.guarantee == "dp":
-        _run(result, lambda: _epsilon(certificate, result))
+    if _run(result, ledger) and claim_is_sound and certificate.guarantee == "dp":
+        _run(result, lambda: _epsilon(certificate, events, result))
     return result
 
 
@@ -147,15 +172,21 @@ def _header(certificate: Certificate) -> list[str]:
     problems = [
         f"The certificate's {name} is not the one in the ledger's header."
         for name in sorted(declared.keys() | facts.keys())
-        if declared.get(name) != facts.get(name)
+        if not _same(declared.get(name), facts.get(name))
     ]
-    names = ("method", "settings", "delta") if certificate.guarantee == "dp" else ("method", "settings")
+    # A release without a guarantee names no budget, in its ledger neither.
+    names = ("method", "settings", "seed", *(("delta", "budget") if certificate.guarantee == "dp" else ()))
     problems += [
         f"The certificate's {name} is not the one in the ledger's header."
         for name in names
-        if header.get(name) != getattr(certificate, name)
+        if not _same(header.get(name), getattr(certificate, name))
     ]
     return problems
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal to the last type: 1 is not 1.0, and not true."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _guarantee(certificate: Certificate) -> list[str]:
@@ -185,20 +216,20 @@ def _guarantee(certificate: Certificate) -> list[str]:
     return problems
 
 
-def _ledger(certificate: Certificate) -> list[str]:
-    return ledger_problems(certificate.ledger, check_chain(certificate.ledger))
-
-
-def _epsilon(certificate: Certificate, result: Verification) -> list[str]:
+def _epsilon(certificate: Certificate, events: list[Event], result: Verification) -> list[str]:
     """Epsilon from the ledger alone, by both accountants, against the certificate."""
-    events, delta = check_chain(certificate.ledger), certificate.delta
-    stated, accountant = certificate.epsilon, certificate.accountant
-    if delta is None or stated is None or _worlds(events) > _MOST_WORLDS:
-        return ["The ledger's epsilon cannot be computed: a number is missing or there are too many partitions."]
-    result.rdp = epsilon_of(events, delta, "rdp")
-    if not result.rdp <= _LARGEST_EPSILON:
-        return [f"The ledger's events cost epsilon {result.rdp:.3g}, which protects nothing."]
-    result.pld = epsilon_of(events, delta, "pld")
+    delta, stated, accountant = certificate.delta, certificate.epsilon, certificate.accountant
+    if delta is None or stated is None:
+        return ["The ledger's epsilon cannot be computed: a number is missing."]
+    try:
+        # The library divides by zero on its way to infinity.
+        with np.errstate(all="ignore"):
+            result.rdp = epsilon_of(events, delta, "rdp", most_work=_MOST_WORK)
+            if not result.rdp <= _LARGEST_EPSILON:
+                return [f"The ledger's events cost epsilon {result.rdp:.3g}, which protects nothing."]
+            result.pld = epsilon_of(events, delta, "pld", most_work=_MOST_WORK)
+    except _HOSTILE as error:
+        return [f"The ledger's epsilon cannot be computed. {error}"]
     problems = []
     for name, claim, computed in (
         ("epsilon", stated, result.pld),
@@ -213,25 +244,17 @@ def _epsilon(certificate: Certificate, result: Verification) -> list[str]:
     return problems
 
 
-def _worlds(events: list[Event]) -> int:
-    """How many combinations of shards have to be priced; shards with equal costs are one case."""
-    shards: dict[str, dict[int | None, list[tuple[float, float, int]]]] = {}
-    for event in events:
-        if event.partition is not None:
-            cost = (event.noise_multiplier, event.sampling_rate, event.count)
-            shards.setdefault(event.partition, {}).setdefault(event.shard, []).append(cost)
-    return math.prod(len({tuple(sorted(costs)) for costs in shard.values()}) for shard in shards.values())
-
-
 def _content(path: Path, certificate: Certificate) -> list[str]:
     """The files themselves, once their hashes are right."""
     from safetensors import SafetensorError, safe_open
 
-    problems = content_problems(read_pack(path / layout.DATA), certificate)
+    facts = certificate.facts
+    problems = stored_pack_problems(path / layout.DATA, facts.shape, facts.classes, certificate.samples)
     texts: list[Any] = [(path / layout.CARD).read_text(encoding="utf-8")]
     for name in model_names(certificate):
         texts.append(read_description(path, name))
         try:
+            _require_short_header(path / layout.weights_file(name))
             with safe_open(path / layout.weights_file(name), framework="numpy") as weights:
                 weights.keys()
         except SafetensorError as error:
@@ -239,3 +262,11 @@ def _content(path: Path, certificate: Certificate) -> list[str]:
     if certificate.guarantee == "none" and states_epsilon(texts):
         problems.append("A release without a guarantee names an epsilon in its card or a model's description.")
     return problems
+
+
+def _require_short_header(path: Path) -> None:
+    """Refuse weights whose list of tensors is longer than any real one; it would be read into memory."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > _LONGEST_HEADER:
+        raise VerificationError(f"The header of {path.name} is {length} bytes long, which is too costly to check.")
