@@ -197,3 +197,16 @@ def test_a_release_without_a_guarantee_exports_without_an_epsilon(make):
         for file in out.rglob("*"):
             if file.suffix in {".md", ".csv"}:
                 assert "epsilon" not in file.read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1+1", "\r=1+1", " =cmd|' /C calc'!A0", "\uff1d1+1", "\n=1"]
+)
+def test_no_cell_of_the_table_is_a_formula(make, name):
+    out = export_release(make.saved(names=("cat", name)), "folder", make.folder / "out")
+    with (out / "metadata.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    shown = name.translate({9: " ", 10: " ", 13: " "})
+    assert {row["class_name"] for row in rows} == {"cat", f"'{shown}"}
+    for row in rows:
+        assert not row["file_name"].startswith(("=", "+", "-", "@", "\t", "\r"))

@@ -31,6 +31,7 @@ class Tiny(Method):
     name = "tiny"
     title = "Noisy class means"
     paper = "none"
+    claim_of_paper = "There is no paper."
     guarantee = "dp"
     releases = ("images", "labels", "generator")
     config_type = TinyConfig

@@ -17,6 +17,7 @@ def methods(*, as_json: AsJson = False) -> None:
             "needs_public": kind.needs_public,
             "releases": list(kind.releases),
             "paper": kind.paper,
+            "claim_of_paper": kind.claim_of_paper,
             "presets": list(kind.presets),
         }
         for kind in kinds
@@ -28,6 +29,7 @@ def methods(*, as_json: AsJson = False) -> None:
             needs = "needs public images" if kind.needs_public else "can do without public images"
             console.say(f"  guarantee {kind.guarantee}; {needs}; presets {', '.join(kind.presets)}")
             console.say(f"  releases {', '.join(kind.releases).replace('_', ' ')}")
-            console.say(f"  {kind.paper}\n")
+            console.say(f"  {kind.paper}")
+            console.say(f"  {kind.claim_of_paper}\n")
         console.say("What a run would spend: veilset plan --method NAME --records N --epsilon E")
     console.result({"methods": found})

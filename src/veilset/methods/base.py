@@ -77,6 +77,8 @@ class Method(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     paper: ClassVar[str]
+    claim_of_paper: ClassVar[str]
+    """What of the paper's own claim holds, in one or two sentences; the method's page says the same."""
     guarantee: ClassVar[str]
     needs_public: ClassVar[bool] = False
     releases: ClassVar[tuple[str, ...]] = ("images", "labels")
@@ -87,7 +89,10 @@ class Method(ABC):
 
     def __init__(self, config: Config, *, as_published: bool = False) -> None:
         if as_published and self.published_reason is None:
-            raise InputError(f"{self.name} holds as published, so --as-published has nothing to add. Leave it out.")
+            raise InputError(
+                f"{self.name} has no form as published to run, so --as-published has nothing to add. "
+                f"{self.claim_of_paper} Leave it out."
+            )
         _require_within_reason(config)
         self.config = config
         self.as_published = as_published

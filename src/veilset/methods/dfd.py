@@ -84,6 +84,10 @@ class Dfd(DistilledMethod):
     name = "dfd"
     title = "Data-free distillation (DPDFD)"
     paper = "Liu, Wang, Li, Zeng, Ge, IJCAI 2023, https://arxiv.org/abs/2304.12528"
+    claim_of_paper = (
+        "The paper's claim does not hold: it hides single synthetic samples, while one private record changes the "
+        "whole teacher and so every answer, and its noise is too small by the square of the clip norm."
+    )
     guarantee = "dp"
     releases = ("images", "labels", "soft_labels", "generator", "student")
     config_type = DfdConfig

@@ -76,6 +76,7 @@ class Dpaf(AdversarialMethod):
         "one record moves every clipped gradient: its Theorem 1 does not hold."
     )
     paper = "DPAF: Image Synthesis via Differentially Private Aggregation in Forward Phase, https://arxiv.org/abs/2304.12185"
+    claim_of_paper = "The claim does not hold: layers without noise let one record move every clipped gradient."
     guarantee = "dp"
     releases = ("images", "labels", "soft_labels", "generator")
     config_type = DpafConfig

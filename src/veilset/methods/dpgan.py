@@ -162,6 +162,10 @@ class Dpgan(AdversarialMethod):
     paper = (
         "Xie et al. 2018, https://arxiv.org/abs/1802.06739; Bie, Kamath, Zhang 2023, https://arxiv.org/abs/2302.02936"
     )
+    claim_of_paper = (
+        "DP-SGD on the critic holds, as in the paper of 2023. The accounting of the paper of 2018 is its own, and "
+        "we do not rely on it."
+    )
     guarantee = "dp"
     releases = ("images", "labels", "soft_labels", "generator")
     config_type = DpganConfig

@@ -149,6 +149,7 @@ class Imgsyn(Method):
     name = "imgsyn"
     title = "Public images aligned with private ones (DP-ImgSyn)"
     paper = "Soufleri, Ravikumar, Roy, TMLR 2024, https://openreview.net/forum?id=KleJZ9ZzYw"
+    claim_of_paper = "The paper's teacher holds, its layer statistics do not: twenty layers are charged as one release."
     guarantee = "dp"
     releases = ("images", "labels", "soft_labels", "teacher")
     config_type = ImgsynConfig

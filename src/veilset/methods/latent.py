@@ -76,6 +76,9 @@ class Latent(Method):
     name = "latent"
     title = "Private Gaussians inside a public generator"
     paper = "Bie, Find your private dataset inside StyleGAN, 2020"
+    claim_of_paper = (
+        "The paper's claim holds but for the clip norm, which is a percentile of private norms, as its author says."
+    )
     guarantee = "dp"
     needs_public = True
     releases = ("images", "labels", "soft_labels", "generator")

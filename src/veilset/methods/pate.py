@@ -87,6 +87,10 @@ class Pate(DistilledMethod):
     name = "pate"
     title = "Private aggregation of teacher ensembles (PATE)"
     paper = "Papernot et al., ICLR 2018, https://arxiv.org/abs/1802.08908"
+    claim_of_paper = (
+        "The papers' bound that does not depend on the data holds. The smaller epsilon that they compute from "
+        "private votes must be released with noise itself."
+    )
     guarantee = "dp"
     releases = ("images", "labels", "soft_labels", "generator", "student")
     config_type = PateConfig

@@ -55,6 +55,10 @@ class Pldk(Method):
     name = "pldk"
     title = "Distilled data and knowledge (PLDK)"
     paper = "Thesis, chapter 4; trajectory matching: Cazenavette et al., CVPR 2022, https://arxiv.org/abs/2203.11932"
+    claim_of_paper = (
+        "The thesis claims no guarantee, and there is none: experts and teacher see the private images without "
+        "noise, and the distilled images start as private ones."
+    )
     guarantee = "dp"
     releases = ("images", "labels", "soft_labels", "student")
     config_type = PldkConfig

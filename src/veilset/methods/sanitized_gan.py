@@ -147,6 +147,10 @@ class SanitizedGan(AdversarialMethod):
     name = "sanitized_gan"
     title = "Sanitized Wasserstein GAN"
     paper = "Chen, Orekondy, Fritz, NeurIPS 2020, https://arxiv.org/abs/2006.08265, and the thesis that follows it"
+    claim_of_paper = (
+        "The claims do not hold: in the thesis one critic sees all records at every step, so nothing is "
+        "subsampled, and in GS-WGAN a batch of one critic is counted as so many fresh draws."
+    )
     guarantee = "dp"
     releases = ("images", "labels", "soft_labels", "generator")
     config_type = SanitizedGanConfig

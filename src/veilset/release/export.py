@@ -23,6 +23,8 @@ from veilset.release.format import Release, load_release
 from veilset.release.verify import verify_release
 
 _ROWS_PER_FILE = 10_000
+# What makes a spreadsheet compute a cell (full-width forms, too) instead of showing it.
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _PNG_CHANNELS = (1, 2, 3, 4)
 # Windows keeps these names for devices, with any extension.
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{name}{i}" for name in ("com", "lpt") for i in range(1, 10))}
@@ -63,14 +65,17 @@ def folder_names(class_names: Sequence[str]) -> list[str]:
 
 
 def _safe(name: str) -> str:
-    safe = re.sub(r"[^\w.-]+", "_", name.encode("utf-8", "replace").decode()).strip("._ ")
+    safe = re.sub(r"[^\w.-]+", "_", name.encode("utf-8", "replace").decode()).strip("._ ").lstrip("-._ ")
     while len(safe.encode()) > 100:
         safe = safe[:-1]
     return f"class_{safe}" if not safe or safe.partition(".")[0].casefold() in _RESERVED else safe
 
 
 def _write_folder(release: Release, _: Path, building: Path) -> None:
-    """One folder of PNGs per class, and metadata.csv with a line per image in the order of the release."""
+    """One folder of PNGs per class, and metadata.csv with a line per image in the order of the release.
+
+    Class names may come from anywhere, and people open such tables in spreadsheets: no cell is a formula.
+    """
     names = release.certificate.facts.class_names
     folders = folder_names(names)
     # Folders of classes without an image are kept: without them a reader would number the others anew.
@@ -84,7 +89,7 @@ def _write_folder(release: Release, _: Path, building: Path) -> None:
             label = int(release.labels[index])
             place = f"{folders[label]}/{_stem(index)}.png"
             (building / place).write_bytes(png)
-            table.writerow([place, label, _writable(names[label]), *_soft(release, index)])
+            table.writerow([place, label, _as_text(names[label]), *_soft(release, index)])
 
 
 def _write_parquet(release: Release, _: Path, building: Path) -> None:
@@ -166,6 +171,12 @@ def _stem(index: int) -> str:
 
 def _soft(release: Release, index: int) -> list[float]:
     return [] if release.soft_labels is None else [float(value) for value in release.soft_labels[index]]
+
+
+def _as_text(name: str) -> str:
+    """A class name as a spreadsheet shows it: one that would be taken for a formula gets an apostrophe in front."""
+    text = re.sub(r"[\x00-\x1f]", " ", _writable(name))  # a tab or a line's end would begin another cell
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
 
 
 def _writable(text: str) -> str:

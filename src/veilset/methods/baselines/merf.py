@@ -113,6 +113,7 @@ class Merf(Method):
     name = "merf"
     title = "Mean embeddings with random features (DP-MERF)"
     paper = "Harder, Adamczewski, Park, AISTATS 2021, https://arxiv.org/abs/2002.11603"
+    claim_of_paper = "The claim holds: one Gaussian release of mean embeddings, and nothing is read after it."
     guarantee = "dp"
     releases = ("images", "labels", "soft_labels", "generator")
     config_type = MerfConfig
