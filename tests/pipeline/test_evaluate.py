@@ -186,3 +186,15 @@ def stripes(count, seed):
 def test_the_dp_teacher_is_trained_at_the_release_s_epsilon(release):
     teacher = private_teacher(stripes(600, 0), load_release(release), "record", Run())
     assert finished_score("teacher", teacher, stripes(60, 1), 3)["accuracy"] > 0.6
+
+
+def test_a_test_set_in_another_order_of_classes_gets_the_same_score(release):
+    given = shades(60, 1)
+    order = np.array([2, 0, 1])  # dark is now class 2, grey 0, bright 1
+    turned = ImageSet(given.read(np.arange(60)), order[given.labels], ("grey", "bright", "dark"))
+    wanted = Evaluation(students=("lenet",), epochs=30)
+    one, other = (evaluate(release, wanted, test=test)["accuracy"] for test in (given, turned))
+    assert one == other > 0.6
+    strange = ImageSet(given.read(np.arange(60)), given.labels, ("dark", "grey", "white"))
+    with pytest.raises(InputError, match="Pass --classes"):
+        evaluate(release, wanted, test=strange)

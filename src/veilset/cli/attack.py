@@ -61,6 +61,7 @@ def attack(
     """Try to tell from the release who was in its data. The result is NOT for release, and passing proves nothing."""
     from veilset.core.errors import InputError
     from veilset.core.files import write_whole
+    from veilset.data.matching import in_class_order
     from veilset.data.opening import open_images
     from veilset.evaluate.attacks import AttackConfig, attack_split, release_target
     from veilset.evaluate.attacks.registry import chosen_attacks
@@ -80,6 +81,8 @@ def attack(
     # With a limit the groups decide who is in, as they did for the release.
     ours = open_images(members, groups=groups, **data_options(size, channels, limit, labels, classes, seed))
     others = open_images(nonmembers, **data_options(size, channels, None, labels, classes, seed))
+    names = source.certificate.facts.class_names
+    ours, others = in_class_order(ours, names, "the members"), in_class_order(others, names, "the nonmembers")
     # Before a student is trained: most of what can be wrong is wrong here.
     split = make_split(ours, others, pairs=records, seed=seed)
     split.require_fit(source.certificate.facts.shape, source.certificate.facts.classes)

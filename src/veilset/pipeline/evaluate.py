@@ -12,6 +12,7 @@ from veilset.core.errors import InputError
 from veilset.core.files import sha256_of
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Records
+from veilset.data.matching import in_class_order
 from veilset.evaluate import yardsticks
 from veilset.evaluate.features import scattering_extractor, supplied_extractor
 from veilset.evaluate.likeness import likeness
@@ -84,7 +85,9 @@ def evaluate(
         progress: is told work, never scores.
     """
     release = load_release(path)
-    classes = release.certificate.facts.classes
+    classes, names = release.certificate.facts.classes, release.certificate.facts.class_names
+    test = in_class_order(test, names, "the test images")
+    train = None if train is None else in_class_order(train, names, "the private images")
     for other in (test, train):
         if other is not None:
             require_same_kind(release.images, release.labels, release.soft_labels, classes, other)
@@ -94,17 +97,17 @@ def evaluate(
         if wanted.extractor is None
         else supplied_extractor(wanted.extractor)
     )
-    names = wanted.names_for(release)
+    networks = wanted.names_for(release)
     students = [
         yardsticks.students(
             release.images, release.labels, release.soft_labels, classes, test, wanted.run_of(name, release, progress)
         ).to_json()
-        for name in names
+        for name in networks
     ]
     marks: list[dict[str, Any]] = []
     skipped: list[dict[str, str]] = []
     if wanted.wants_yardsticks:
-        run = wanted.run_of(names[0], release, progress)
+        run = wanted.run_of(networks[0], release, progress)
         marks, skipped = _yardsticks(release, test, train, public, wanted.unit, run)
     scores, pictures = likeness(
         release.images, release.labels, extractor, private=train, public=public, progress=progress
@@ -138,6 +141,7 @@ def pay_for_accuracy(
     """The accuracy of one student of the release, with noise, as an evaluation that may be published."""
     release = load_release(path)
     facts = release.certificate.facts
+    test = in_class_order(test, facts.class_names, "the test images")
     require_same_kind(release.images, release.labels, release.soft_labels, facts.classes, test)
     if len(wanted.students) > 1 or wanted.seeds > 1:
         raise InputError("A paid accuracy is that of one student with one seed. Leave --seeds out and name one.")
