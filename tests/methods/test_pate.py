@@ -86,8 +86,8 @@ def test_confident_run(records: ImageSet, tmp_path: Path) -> None:
 
 
 def test_too_few_public_images(records: ImageSet, tmp_path: Path) -> None:
-    public = ImageSet(np.zeros((3, 16, 16, 1), dtype=np.uint8), np.array([0, 1, 0]))
-    with pytest.raises(InputError, match="images to vote on, got 3"):
+    public = ImageSet(np.zeros((12, 16, 16, 1), dtype=np.uint8), np.arange(12) % 2)
+    with pytest.raises(InputError, match="images to vote on, got 12"):
         run_with(records, job(), workspace=tmp_path / "run", public=public)
 
 
