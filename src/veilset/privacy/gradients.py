@@ -34,7 +34,7 @@ A callback that draws at random takes a third argument, (b, draws) numbers in [0
 must draw in no other way, because numbers drawn by position shift for all units when there is one more.
 """
 
-_READ_AT_ONCE = 100
+_READ_AT_ONCE = 512
 _LARGEST_BATCH = 2**19
 
 

@@ -15,7 +15,7 @@ from veilset.privacy.gradients import PerImage
 from veilset.privacy.shapes import in_fixed_batches
 from veilset.privacy.vault import PublicFacts
 
-BATCH = 100  # images of one call
+BATCH = 256  # images of one call
 SMALLEST_CLIP, LARGEST_CLIP = 1e-9, 1e9
 _UNIT_ROUNDOFF = 2.0**-53
 
