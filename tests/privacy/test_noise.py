@@ -1,8 +1,10 @@
 import os
 
 import numpy as np
+import pytest
 import torch
 
+from veilset.core.errors import InputError
 from veilset.privacy.noise import GridSum, NoiseSource
 
 
@@ -72,3 +74,10 @@ def test_rates_that_are_almost_one_or_zero() -> None:
     assert noise.coins(1000, 1.0).all()
     assert not noise.coins(1000, 1e-30).any()
     assert noise.coins(1000, 1 - 2**-53).all()
+
+
+def test_noise_that_would_not_fit_the_integers_is_refused() -> None:
+    total = GridSum(1, 3, clip_norm=1.0)
+    assert bool(torch.isfinite(total.release(NoiseSource(1), 1e7)).all())
+    with pytest.raises(InputError, match="grid steps"):
+        total.release(NoiseSource(1), 1e9)

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from veilset.core.errors import InputError
+from veilset.core.errors import BudgetError, InputError
 from veilset.data import ImageSet, open_images
 from veilset.privacy import sources
 from veilset.privacy.account import Account
+from veilset.privacy.budget import Budget
 from veilset.privacy.sources import account_for, known_accounts, likeness_of, remember
 from veilset.privacy.vault import Vault
 
@@ -78,6 +79,14 @@ def test_a_named_account_is_found_again_and_two_are_asked_about(tmp_path: Path) 
     assert remember(vault_of(pictures()), Account(tmp_path / "b.sqlite")) == [tmp_path / "a.sqlite"]
     with pytest.raises(InputError, match="Several accounts"):
         account_for(vault_of(pictures()))
+
+
+def test_another_account_does_not_let_data_pass_its_limit(tmp_path: Path) -> None:
+    first = account_for(vault_of(pictures()))
+    first.set_limit(Budget(1.0, 1e-5))
+    with pytest.raises(BudgetError, match="which has a limit"):
+        remember(vault_of(pictures(59)), Account(tmp_path / "second.sqlite"))
+    assert account_for(vault_of(pictures())).path == first.path
 
 
 def test_an_account_that_was_named_for_built_in_images_does_not_follow_them(tmp_path: Path) -> None:

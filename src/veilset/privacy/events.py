@@ -8,7 +8,7 @@ from typing import Any
 from veilset.core.errors import InputError
 from veilset.privacy.budget import Budget
 
-LEAST_NOISE, MOST_NOISE = 1e-9, 1e10
+LEAST_NOISE, MOST_NOISE = 1e-9, 1e7
 """Less noise hides nothing; more says nothing. Beyond these, numbers of the accountants mean nothing, either."""
 _LEAST_RATE = 1e-9
 _MOST_COUNT = 10**9

@@ -32,6 +32,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from veilset.core.errors import InputError
 from veilset.privacy.events import Event
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 GRID_BITS = 30  # grid steps per clip norm, as a power of two
 _CELL_BITS = 10  # rounding cells per standard deviation, as a power of two
+_WIDEST = 2.0**58  # standard deviation in grid steps; ten of them and any sum still fit 63 bits
 _CHUNK = 1 << 18  # variates per pass; what fits the cache is about twice as fast as one large pass
 
 
@@ -124,6 +126,10 @@ class NoiseSource:
         import torch
 
         spread = claim.noise_multiplier * claim.sensitivity / claim.step  # the standard deviation in grid steps
+        if spread > _WIDEST:
+            raise InputError(
+                f"Expected less noise than {_WIDEST:g} grid steps, got {spread:g}: a larger epsilon or delta."
+            )
         shift = max(0, math.floor(math.log2(spread)) - _CELL_BITS)
         drawn = torch.round(self.normal(total.numel()).mul_(spread)).to(torch.int64)
         noisy = total + drawn.view_as(total)

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from veilset.core.errors import InputError
+from veilset.core.errors import BudgetError, InputError
 from veilset.core.places import state_directory
 from veilset.privacy.account import Account
 from veilset.privacy.state_file import Kind, StateFile
@@ -98,10 +98,15 @@ def remember(vault: Vault, account: Account) -> list[Path]:
         others = []
         for path in _paths(database):
             if path != own and _likeness(database, path, hashes, vault.origin) == "same":
-                if Path(path).exists():
-                    others.append(Path(path))
-                else:  # a person has named another account since it went
+                if not Path(path).exists():  # a person has named another account since it went
                     _forget(database, path)
+                    continue
+                if Account(Path(path)).limit is not None:
+                    raise BudgetError(
+                        f"These records are on the account {path}, which has a limit; another account would let them "
+                        f"pass it. Pass --account {path}, or leave --account out. No data was read."
+                    )
+                others.append(Path(path))
         _remember(database, Path(own), hashes, vault.origin)
     return others
 
