@@ -1,4 +1,5 @@
 import json
+import math
 import re
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from veilset.core.errors import InputError, VerificationError
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.events import Event
-from veilset.release.verify import verify_release
+from veilset.release.verify import Verification, verify_release
 
 
 def test_a_sound_release_verifies_with_the_keys_of_the_interface(make):
@@ -329,3 +330,8 @@ def test_a_release_whose_ledger_carries_a_clock_still_verifies(make, forge, rech
 
     forge(path, add_clock)
     assert verify_release(path).ok
+
+
+def test_what_is_not_finite_is_no_number_for_scripts():
+    outcome = Verification(pld=math.inf, rdp=math.nan)
+    assert outcome.recomputed == {"pld": None, "rdp": None}

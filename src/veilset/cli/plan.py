@@ -47,7 +47,8 @@ def plan(
         alike = Counter(replace(event, shard=None if event.shard is None else 0) for event in drawn.events)
         rows = [
             [
-                e.label if count == 1 else f"{e.label}, each of {count} shards",
+                ("" if e.source is None else "spent before: ")
+                + (e.label if count == 1 else f"{e.label}, each of {count} shards"),
                 f"{e.noise_multiplier:.4g}",
                 f"{e.sampling_rate:.4g}",
                 str(e.count),

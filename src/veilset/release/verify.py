@@ -5,6 +5,7 @@ what would take more is a problem, too: "too costly to check". Only a release th
 """
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,8 +82,9 @@ class Verification:
 
     @property
     def recomputed(self) -> dict[str, float | None]:
-        """Epsilon computed from the ledger by each accountant."""
-        return {"pld": self.pld, "rdp": self.rdp}
+        """Epsilon computed from the ledger by each accountant; None where there is no finite one."""
+        found = {"pld": self.pld, "rdp": self.rdp}
+        return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}
 
     def to_json(self) -> dict[str, Any]:
         """The keys that scripts rely on."""
