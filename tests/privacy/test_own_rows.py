@@ -141,6 +141,15 @@ def test_a_search_for_latents_is_a_function_of_its_image(place: str, open_sessio
     assert torch.equal(whole - less, single)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), 1.7e308, 1e151])
+def test_a_group_with_a_number_beyond_measure_gives_nothing(value: float, open_session: OpenSession) -> None:
+    def row(images: Tensor, labels: Tensor) -> Tensor:
+        return torch.full((len(images), 3), value, dtype=torch.float64)
+
+    total = exact_sum(open_session, without(None, np.arange(COUNT) // 3), row, unit="group")
+    assert not bool(total.any())
+
+
 def test_the_image_of_another_unit_may_be_there_twice(open_session: OpenSession) -> None:
     twice = np.concatenate([np.arange(COUNT), [3, 3]])
     moved = exact_sum(open_session, dataset(twice)) - exact_sum(open_session, without(None))

@@ -147,7 +147,7 @@ class Critics:
         if not len(places):
             return total
         asked = slice(places.start, places.stop)
-        answers = self._answers(self._shards, query, asked, [f"critic {shard}".encode() for shard in own[asked]])
+        answers = self._answers(self._shards, query, asked, [f"critic {number}".encode() for number in own[asked]])
         if tuple(answers.shape[1:]) != self.shape:
             raise VeilsetError(f"Expected answers of the shape {self.shape}, got {tuple(answers.shape[1:])}.")
         flat = answers.double().flatten(1)

@@ -22,7 +22,7 @@ from veilset.privacy.events import Event, Plan
 from veilset.privacy.gradients import ClippedSum, GradientSteps, PerImage, require_batch
 from veilset.privacy.noise import GridSum, NoiseSource
 from veilset.privacy.purse import Purse
-from veilset.privacy.rows import BATCH, alone, below, require_alone, require_clip_norm, squared_lengths
+from veilset.privacy.rows import BATCH, LARGEST_NUMBER, alone, below, require_alone, require_clip_norm, squared_lengths
 from veilset.privacy.sampling import Units, poisson_sample, shard_of_each
 from veilset.privacy.vault import PublicFacts, UnitRows, Vault, contents_of
 
@@ -78,8 +78,8 @@ class Session:
         Privacy: unit as in the vault; relation add/remove-one; sensitivity `clip_norm` in L2 over the whole result (the
         contribution of a unit is clipped as one vector, whatever classes it touches); event one Gaussian with
         `noise_multiplier`, Poisson-sampled at `sampling_rate`; assumes that `per_image` treats every image alone, to
-        the last bit in batches of one shape, which is tried on random images first (privacy/rows.py). Rows that are
-        not finite count as zero.
+        the last bit in batches of one shape, which is tried on random images first (privacy/rows.py). Rows with a
+        number that is not finite, or beyond 1e150, count as zero.
         """
         require_clip_norm(clip_norm, repr(label))
         row_of, width = alone(per_image, self.facts, batch)
@@ -308,7 +308,7 @@ def _unit_vectors(
     `index_add_` adds one row after the other, here in the unit's own order, so that its average is its own to the last
     bit.
     """
-    values = torch.where(torch.isfinite(values).all(dim=1, keepdim=True), values, 0.0)
+    values = torch.where((values.abs() < LARGEST_NUMBER).all(dim=1, keepdim=True), values, 0.0)
     sizes = torch.bincount(members)
     if bool((sizes == 1).all()):
         return values, members, labels

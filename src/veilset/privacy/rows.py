@@ -17,6 +17,7 @@ from veilset.privacy.vault import PublicFacts
 
 BATCH = 256  # images of one call
 SMALLEST_CLIP, LARGEST_CLIP = 1e-9, 1e9
+LARGEST_NUMBER = 1e150  # of a row; its square and sums of squares are finite
 _UNIT_ROUNDOFF = 2.0**-53
 
 
