@@ -17,7 +17,7 @@ from veilset.privacy.ledger import Line
 from veilset.privacy.vault import PublicFacts, describe
 from veilset.release import strict_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 RELATION = "add/remove-one"
 N_IS_PUBLIC = (
     "The number of units, the image shape and the class names are declared public by the custodian; "
@@ -30,7 +30,6 @@ _CHECKSUM = "content_sha256"
 _SIZE_LIMIT = 1 << 25
 _MOST_SAMPLES, _MOST_UNITS, _LONGEST_SIDE = 10**9, 10**12, 10**5
 _LINE_TYPES = {"sequence": int, "kind": str, "body": dict, "previous": str, "hash": str}
-_OLD_LINE_TYPES = {**_LINE_TYPES, "time": str}  # lines of earlier releases carried a clock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +108,10 @@ class Certificate:
         content = {key: value for key, value in data.items() if key != _CHECKSUM}
         if content.get("format_version") != FORMAT_VERSION:
             found = content.get("format_version")
-            raise _malformed(f"expected format_version {FORMAT_VERSION}, found {found!r}; another veilset wrote it")
+            raise _malformed(
+                f"expected format_version {FORMAT_VERSION}, found {found!r}; another version of veilset wrote it, and "
+                "that version can check it"
+            )
         if data.get(_CHECKSUM) != _checksum(content):
             raise _malformed("its content does not match its checksum; it was altered")
         _check_form(content)
@@ -211,10 +213,7 @@ def _is_ledger(value: Any) -> bool:
         _is_list_of(value, dict)
         and len(value) > 0
         and all(
-            any(
-                set(line) == set(form) and all(type(line[key]) is kind for key, kind in form.items())
-                for form in (_LINE_TYPES, _OLD_LINE_TYPES)
-            )
+            set(line) == set(_LINE_TYPES) and all(type(line[key]) is kind for key, kind in _LINE_TYPES.items())
             for line in value
         )
     )
