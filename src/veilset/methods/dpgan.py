@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from veilset.core.errors import InputError
 from veilset.core.randomness import torch_generator
+from veilset.core.ranges import RATES, require_range
 from veilset.core.records import Records
 from veilset.methods.adversarial import AdversarialMethod
 from veilset.methods.base import Config, Context
@@ -32,6 +33,7 @@ from veilset.models.generators import build_generator
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.mechanisms import Session
+from veilset.privacy.rows import require_clip_norm
 from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import Public, PublicFacts
 from veilset.training.class_statistics import public_embedding, require_square
@@ -137,8 +139,8 @@ class DpganConfig(Config):
         ):
             if not getattr(self, name) >= 0:
                 raise InputError(f"Expected {name} >= 0, got {getattr(self, name)}.")
-        if not (self.clip_norm > 0 and self.generator_learning_rate > 0):
-            raise InputError("Expected clip_norm > 0 and generator_learning_rate > 0.")
+        require_clip_norm(self.clip_norm, "the critic")
+        require_range("generator_learning_rate", self.generator_learning_rate, *RATES)
         if not 0 <= self.teacher_share < 1 or not 0 <= self.ema_decay < 1:
             raise InputError("Expected teacher_share and ema_decay in [0, 1).")
         if self.random_features < 4 or self.random_features % 4 or self.pictures < 10:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from veilset.core.errors import InputError
+from veilset.core.ranges import RATES, require_range
 from veilset.models.aggregation import Layout
+from veilset.privacy.rows import require_clip_norm
 from veilset.training.conv1 import Conv1
 
 Seen = Literal["aggregate", "samples"]
@@ -104,16 +106,16 @@ class AggregatedConfig:
             if getattr(self, name) < 1:
                 raise InputError(f"Expected {name} of at least 1, got {getattr(self, name)}.")
         for name in ("conv1", "critic", "conv2", "generator"):
-            if not getattr(self, f"{name}_learning_rate") > 0:
-                raise InputError(f"Expected {name}_learning_rate > 0.")
+            require_range(f"{name}_learning_rate", getattr(self, f"{name}_learning_rate"), *RATES)
         if not self.least_difference >= 0:
             raise InputError(f"Expected least_difference >= 0, got {self.least_difference}.")
         if not self.top_decay > 0:
             raise InputError(f"Expected top_decay > 0, got {self.top_decay}.")
         if self.steps < self.mu:
             raise InputError(f"Expected steps of at least mu={self.mu}, got {self.steps}: conv2* would never move.")
-        if not (self.clip_norm > 0 and self.conv1_clip_norm > 0 and 0 < self.keep_fraction <= 1):
-            raise InputError("Expected clip norms > 0 and 0 < keep_fraction <= 1.")
+        require_clip_norm(self.clip_norm, "conv2*")
+        require_clip_norm(self.conv1_clip_norm, "conv1")
+        require_range("keep_fraction", self.keep_fraction, 1e-6, 1)
         if not (self.conv2_share > 0 and self.teacher_share >= 0 and self.conv1_share > 0):
             raise InputError("Expected conv1_share > 0, conv2_share > 0 and teacher_share >= 0.")
         if self.aggregate_share <= 0:

@@ -295,7 +295,7 @@ def test_memory_decides_the_micro_batch(monkeypatch):
     model, (inputs, targets) = small_network(), small_batch(10)
     engine = ClippedGradients(model, cross_entropy, 0.5)
     expected = engine.sum(inputs, targets)
-    assert engine._units_at_once == 32
+    assert engine._units_at_once == 64
     _, bytes_per_unit = probe(model, cross_entropy, engine.parameters, (inputs,), targets, 1, write_out=False)
     monkeypatch.setattr("veilset.training.dpsgd.clipping._MEMORY", 3.5 * bytes_per_unit)
     engine.check(inputs, targets)

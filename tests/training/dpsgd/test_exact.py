@@ -28,8 +28,8 @@ def network() -> nn.Module:
 def engines() -> dict[str, tuple[object, torch.Tensor]]:
     steep = lambda outputs, targets: 1e3 * cross_entropy(outputs, targets)  # noqa: E731
     return {
-        "network": (ClippedGradients(network(), steep, 0.5), torch.randn(41, 1, 8, 8)),
-        "written": (ClippedGradients(network(), steep, 0.5, keep_fraction=0.9), torch.randn(41, 1, 8, 8)),
+        "network": (ClippedGradients(network(), steep, 0.5), torch.randn(75, 1, 8, 8)),
+        "written": (ClippedGradients(network(), steep, 0.5, keep_fraction=0.9), torch.randn(75, 1, 8, 8)),
         "head": (LinearHeadGradients(nn.Linear(20, 3), 0.01), torch.randn(300, 20)),
     }
 
@@ -120,4 +120,4 @@ def test_a_network_whose_bits_depend_on_places_goes_one_by_one():
     model = nn.Sequential(nn.Linear(4, 4), ByPlace(), nn.Linear(4, 3))
     engine = ClippedGradients(model, cross_entropy, 0.5)
     engine.sum(torch.rand(5, 4), torch.zeros(5, dtype=torch.int64))
-    assert engine._units_at_once == 1
+    assert engine._units_at_once == engine._last_units == 1

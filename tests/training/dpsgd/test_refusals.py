@@ -108,15 +108,19 @@ def test_weights_that_are_not_finite_are_said_because_they_are_public(make):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"clip_norm": 0.0}, "Expected clip_norm > 0, got 0.0"),
-        ({"clip_norm": -1.0}, "Expected clip_norm > 0, got -1.0"),
-        ({"clip_norm": float("nan")}, "Expected clip_norm > 0, got nan"),
+        ({"clip_norm": 0.0}, "Expected clip_norm > 0, from 1e-09 to .*, got 0.0"),
+        ({"clip_norm": -1.0}, "got -1.0"),
+        ({"clip_norm": float("nan")}, "got nan"),
+        ({"clip_norm": float("inf")}, "got inf"),
+        ({"clip_norm": 1e-43}, "got 1e-43"),
+        ({"stabiliser": 8e-315}, "Expected stabiliser from 1e-09 to .*, got 8e-315"),
+        ({"stabiliser": float("inf")}, "Expected stabiliser from"),
         ({"mode": "ghost"}, "Expected mode to be one of flat, automatic, per_layer, got 'ghost'"),
         ({"keep_fraction": 0.0}, "Expected 0 < keep_fraction <= 1, got 0.0"),
         ({"copies": 0}, "Expected copies >= 1, got 0"),
         ({"copies": 4, "max_rows": 3}, "Expected max_rows >= copies=4, got 3"),
         ({"copies": 3}, "Expected 3 rows for each unit and as many targets, got 4 rows"),
-        ({"stabiliser": 0.0}, "Expected stabiliser > 0, got 0.0"),
+        ({"stabiliser": 0.0}, "Expected stabiliser from 1e-09 to .*, got 0.0"),
     ],
 )
 def test_settings_out_of_range(settings, message):

@@ -180,6 +180,10 @@ def test_the_same_seeds_give_the_same_weights(session):
     [
         ({"sampling_rate": 1.5}, "a batch larger than the vault"),
         ({"steps": 0}, "Expected steps >= 1"),
+        ({"clip_norm": 1e-43}, "Expected clip_norm > 0, from"),
+        ({"learning_rate": float("inf")}, r"Expected learning_rate from 1e-12 to 1e\+06, got inf"),
+        ({"learning_rate": 8e-315}, "Expected learning_rate from"),
+        ({"noise_multiplier": float("inf")}, "Expected noise_multiplier from"),
         ({"optimizer": "lion"}, "Expected optimizer to be one of sgd, adam, got 'lion'"),
         ({"schedule": "steps"}, "Expected schedule to be one of"),
         ({"ema_decay": 1.5}, "Expected ema_decay between 0 and 1"),
@@ -230,7 +234,7 @@ def test_linear_head_equals_the_engine(bias, mode, soft):
 
 
 def test_linear_head_refuses():
-    with pytest.raises(InputError, match="Expected clip_norm > 0, got 0"):
+    with pytest.raises(InputError, match="Expected clip_norm > 0, from 1e-09 to .*, got 0"):
         LinearHeadGradients(nn.Linear(2, 2), 0)
     with pytest.raises(InputError, match=r"Expected features \(b, 2\)"):
         LinearHeadGradients(nn.Linear(2, 2), 1.0).sum(torch.rand(3, 4), torch.zeros(3, dtype=torch.int64))

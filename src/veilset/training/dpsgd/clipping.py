@@ -1,8 +1,8 @@
 """The sum of clipped per-unit gradients, without noise: what a DP-SGD step hands to the privacy layer.
 
 One forward and one backward pass over each micro-batch (tape.py), any network (capture.py), and nothing about a unit
-survives the call. Every pass has the same shape, the last one filled up with zeros, so that a unit's gradient does not
-depend on its company to the last bit; sums are in float64, and rounding is part of the clip (exact.py).
+survives the call. Passes have one or two public shapes, the last one filled up with zeros, so that a unit's gradient
+does not depend on its company to the last bit; sums are in float64, and rounding is part of the clip (exact.py).
 """
 
 import math
@@ -13,16 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from veilset.core.errors import InputError, VeilsetError
+from veilset.core.ranges import require_range
+from veilset.privacy.rows import LARGEST_CLIP, SMALLEST_CLIP, require_clip_norm
 from veilset.privacy.shapes import fixed_batches
 from veilset.training.dpsgd.exact import clip_factors
 from veilset.training.dpsgd.passes import Inputs, Loss, Route, run_pass
-from veilset.training.dpsgd.probe import keeps_bits, made_up, probe
+from veilset.training.dpsgd.probe import equal_bits, made_up, probe, steady_bits
 from veilset.training.dpsgd.tape import Tape
 
 Mode = Literal["flat", "automatic", "per_layer"]
 
-_ROWS = 32  # of a pass; more would hardly be faster, and half a pass is filled up in vain on average
-_SMALLER = (16, 8, 4, 2, 1)
+_ROWS = 64  # of a pass; more would hardly be faster
+_SMALLER = (32, 16, 8, 4, 2, 1)
+_LAST_ROWS = (16, 32)  # of a pass for the last few units: what is filled up is in vain
 _MEMORY = 2 * 2**30  # bytes that activations and per-unit gradients of a micro-batch may take, unless told
 
 
@@ -74,7 +77,7 @@ class ClippedGradients:
         self._layer_of = torch.tensor([layers[owner] for owner in owners], device=self.parameters[0].device)
         self._route: Route | None = None
         self._modes = _modes(model)
-        self._units_at_once = self._most_units(1.0)
+        self._units_at_once = self._last_units = self._most_units(1.0)
 
     @property
     def sensitivity(self) -> float:
@@ -97,12 +100,27 @@ class ClippedGradients:
             self._copies,
             write_out=self._keep_fraction < 1,
         )
-        most = self._most_units(bytes_per_unit)
-        for self._units_at_once in (most, *(size for size in _SMALLER if size < most)):
-            tape = Tape(self.parameters, self._units_at_once, write_out=self._keep_fraction < 1)
-            if keeps_bits(self.model, self._loss, tape, public, targets, self._copies, route):
-                break
+        self._choose_shapes(public, targets, route, self._most_units(bytes_per_unit))
         self._route = route
+
+    def _choose_shapes(self, inputs: Inputs, targets: Tensor, route: Route, most: int) -> None:
+        """How many units a pass holds: so many that a unit's bits do not depend on the others, nor on the shape."""
+
+        def bits(units: int) -> list[Tensor] | None:
+            tape = Tape(self.parameters, units, write_out=self._keep_fraction < 1)
+            return steady_bits(self.model, self._loss, tape, inputs, targets, self._copies, route)
+
+        kept = None
+        for self._units_at_once in (most, *(size for size in _SMALLER if size < most)):
+            kept = bits(self._units_at_once)
+            if kept is not None:
+                break
+        self._last_units = self._units_at_once
+        for units in (rows // self._copies for rows in _LAST_ROWS):
+            found = bits(units) if kept is not None and 0 < units <= self._units_at_once // 2 else None
+            if kept and found and len(kept) == len(found) and all(map(equal_bits, kept, found)):
+                self._last_units = units
+                break
 
     @torch.no_grad()
     def sum(self, inputs: Tensor | Inputs, targets: Tensor) -> list[Tensor]:
@@ -122,9 +140,13 @@ class ClippedGradients:
             self.check(*made_up(inputs, targets, 3 * self._copies))
         self.steps_done += 1
         totals = self._zeros()
-        for (*sides, wanted), rows in fixed_batches((*inputs, targets), self._units_at_once * self._copies):
-            for total, part in zip(totals, self._clipped_part(tuple(sides), wanted, rows // self._copies), strict=True):
-                total += part
+        rest = len(targets) // self._copies % self._units_at_once
+        cut = len(targets) - (rest * self._copies if rest <= self._units_at_once // 2 else 0)
+        for here, units in ((slice(cut), self._units_at_once), (slice(cut, None), self._last_units)):
+            rows = tuple(side[here] for side in (*inputs, targets))
+            for (*sides, wanted), real in fixed_batches(rows, units * self._copies):
+                for total, part in zip(totals, self._clipped_part(tuple(sides), wanted, real), strict=True):
+                    total += part
         return totals
 
     def _most_units(self, bytes_per_unit: float) -> int:
@@ -132,8 +154,8 @@ class ClippedGradients:
         return max(1, min(by_rows // self._copies, int(_MEMORY / bytes_per_unit)))
 
     def _clipped_part(self, inputs: Inputs, targets: Tensor, real: int) -> Sequence[Tensor]:
-        """The clipped sum of one pass, whose first `real` units count."""
-        tape = Tape(self.parameters, self._units_at_once, write_out=self._keep_fraction < 1)
+        """The clipped sum of one pass, whose first `real` rows count."""
+        tape = Tape(self.parameters, len(targets) // self._copies, write_out=self._keep_fraction < 1)
         try:
             losses = run_pass(self.model, self._loss, tape, inputs, targets, self._route or Route())
             if self._keep_fraction < 1:
@@ -141,7 +163,7 @@ class ClippedGradients:
             places = range(len(self.parameters))
             squares, gross = (torch.stack([of(place) for place in places]) for of in (tape.squares, tape.gross))
             counts = torch.isfinite(losses).view(tape.units, -1).all(1) & torch.isfinite(squares.sum(0))
-            counts &= torch.arange(tape.units, device=counts.device) < real
+            counts &= torch.arange(tape.units, device=counts.device) < real // self._copies
             factors = torch.where(counts, self._factors(squares, gross), 0.0)
             return [tape.weighted_sum(place, row) for place, row in enumerate(factors)]
         finally:
@@ -198,8 +220,7 @@ def _compressed(rows: Tensor, keep_fraction: float) -> Tensor:
 def _check_settings(
     clip_norm: float, mode: str, keep_fraction: float, copies: int, max_rows: int | None, stabiliser: float
 ) -> None:
-    if not (math.isfinite(clip_norm) and clip_norm > 0):
-        raise InputError(f"Expected clip_norm > 0, got {clip_norm}. Clipping to nothing would leave only noise.")
+    require_clip_norm(clip_norm, "clipped gradients")
     if mode not in get_args(Mode):
         raise InputError(f"Expected mode to be one of {', '.join(get_args(Mode))}, got {mode!r}.")
     if not 0 < keep_fraction <= 1:
@@ -208,5 +229,4 @@ def _check_settings(
         raise InputError(f"Expected copies >= 1, got {copies}.")
     if max_rows is not None and max_rows < copies:
         raise InputError(f"Expected max_rows >= copies={copies}, got {max_rows}: the copies of a unit stay together.")
-    if not stabiliser > 0:
-        raise InputError(f"Expected stabiliser > 0, got {stabiliser}.")
+    require_range("stabiliser", stabiliser, SMALLEST_CLIP, LARGEST_CLIP)

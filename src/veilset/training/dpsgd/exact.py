@@ -9,9 +9,9 @@ than 2^19 on average, so that a larger one is beyond all odds.) Write S for an e
 unit more moves T by at most |c| + |T - S| + |T' - S'|. Each of the last two terms is the sum of
 
 - written gradients: a dot product of R terms errs by (R + 2) u times the sum of their sizes, so B (R + 2) u C in all;
-- products of two sides: R and all positions of a unit make K <= 2^12 terms (`may_multiply`), whose sizes add up to
-  "gross" instead of |c|. `clip_factors` keeps factor * gross <= 2^6 C, so the error is at most B (K + 3) u 2^6 C, which
-  is below 2^-14 C;
+- products of two sides: R and all positions of a unit make K <= 2^13 terms (`may_multiply`), whose sizes add up to
+  "gross" instead of |c|. `clip_factors` keeps factor * gross <= 2^6 C, so the error is at most B (K + 3) u 2^6 C, about
+  2^-14 C;
 - adding up B / R passes: (B / R) u B C, at most 2^-13 C;
 - the integer grid on which the privacy layer adds noise (privacy/gradients.py): sqrt(d) 2^-31 C, below 2^-15 C for
   d < 2^32 weights.
@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 MARGIN = 2.0**-11  # the share of the clip norm that is left for rounding
-_MOST_TERMS = 2**12
+_MOST_TERMS = 2**13
 _GROSS = 2.0**6
 _BLOCK = 64  # squares added in float32
 _ABOVE = 1 + 2.0**-18  # more than such a sum and its root are off
-_PIECE = 2**16  # float64 numbers at a time: half a megabyte stays in the cache
+_PIECE = 2**15  # float64 numbers at a time: 256 KB stay in the cache
 
 
 def may_multiply(terms: int) -> bool:

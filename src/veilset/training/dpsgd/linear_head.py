@@ -4,13 +4,13 @@ The gradient of one record is an outer product of its features and the error of 
 the product of two lengths. No autograd is needed, and no per-record gradient is ever written out.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError, VeilsetError
+from veilset.core.ranges import require_range
+from veilset.privacy.rows import LARGEST_CLIP, SMALLEST_CLIP, require_clip_norm
 from veilset.privacy.shapes import fixed_batches
 from veilset.training.dpsgd.exact import clip_factors, in_double
 
@@ -27,8 +27,8 @@ class LinearHeadGradients:
     """
 
     def __init__(self, head: nn.Linear, clip_norm: float, *, automatic: bool = False, stabiliser: float = 0.01) -> None:
-        if not (math.isfinite(clip_norm) and clip_norm > 0):
-            raise InputError(f"Expected clip_norm > 0, got {clip_norm}. Clipping to nothing would leave only noise.")
+        require_clip_norm(clip_norm, "a linear head")
+        require_range("stabiliser", stabiliser, SMALLEST_CLIP, LARGEST_CLIP)
         if not all(value.requires_grad for value in head.parameters()):
             raise InputError("Expected a head whose weight and bias both require a gradient. Use ClippedGradients.")
         self.head = head

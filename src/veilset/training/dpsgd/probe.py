@@ -53,10 +53,10 @@ def probe(
 
 
 @torch.no_grad()
-def keeps_bits(
+def steady_bits(
     model: nn.Module, loss: Loss, tape: Tape, inputs: Inputs, targets: Tensor, copies: int, route: Route
-) -> bool:
-    """Whether a unit leaves the same bits on the tape at every place of a pass and in any company.
+) -> list[Tensor] | None:
+    """What a unit leaves on the tape, if it is the same bits at every place of a pass and in any company.
 
     One pass holds the first unit of these public rows at every place, another holds it among the others. Which code a
     kernel runs depends on shapes and places, not on values, so that equal bits here speak for all rows. The weights are
@@ -72,10 +72,11 @@ def keeps_bits(
             found.append([losses.view(tape.units, -1), *tape.contents()])
             tape.clear()
     same = torch.nonzero(others == 0).flatten()
-    return all(
-        _same(alone, alone[:1].expand_as(alone)) and _same(alone[same], among[same])
+    steady = all(
+        equal_bits(alone, alone[:1].expand_as(alone)) and equal_bits(alone[same], among[same])
         for alone, among in zip(*found, strict=True)
     )
+    return [part[0].clone() for part in found[0]] if steady else None
 
 
 def made_up(inputs: Inputs, targets: Tensor, rows: int) -> tuple[Inputs, Tensor]:
@@ -118,15 +119,15 @@ def _refuse_known_dice(model: nn.Module) -> None:
 def _refuse_dice(model: nn.Module, loss: Loss, inputs: Inputs, targets: Tensor) -> None:
     """Any other use of random numbers: the outputs must not change with torch's seed."""
     first, second = (_outputs(model, inputs, seed) for seed in (_SEED, _SEED + 1))
-    if not _same(first[-1][1], second[-1][1]):
+    if not equal_bits(first[-1][1], second[-1][1]):
         pairs = zip(first, second, strict=False)
-        name = next((name for (name, before), (_, after) in pairs if not _same(before, after)), "The model")
+        name = next((name for (name, before), (_, after) in pairs if not equal_bits(before, after)), "The model")
         raise InputError(f"{name} {_NO_DICE}")
     losses = []
     for seed in (_SEED, _SEED + 1):
         torch.manual_seed(seed)
         losses.append(row_losses(nn.Identity(), loss, (first[-1][1],), targets))
-    if not _same(*losses):
+    if not equal_bits(*losses):
         raise InputError(f"The loss {_NO_DICE}")
 
 
@@ -151,8 +152,8 @@ def _outputs(model: nn.Module, inputs: Inputs, seed: int) -> list[tuple[str, Ten
     return seen
 
 
-def _same(first: Tensor, second: Tensor) -> bool:
-    """Whether all bits are equal; what is not a number equals itself."""
+def equal_bits(first: Tensor, second: Tensor) -> bool:
+    """Whether shapes and all numbers are equal; what is not a number equals itself."""
     return first.shape == second.shape and bool(((first == second) | ((first != first) & (second != second))).all())
 
 

@@ -17,7 +17,10 @@ from torch.nn import functional
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.randomness import derive_seed
+from veilset.core.ranges import RATES, require_range
+from veilset.privacy.events import LEAST_NOISE, MOST_NOISE
 from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage
+from veilset.privacy.rows import require_clip_norm
 from veilset.privacy.shapes import in_fixed_batches
 from veilset.privacy.vault import PublicFacts
 from veilset.training.augment import AugmentConfig, augment, augment_width
@@ -111,8 +114,13 @@ class PrivateTraining:
             raise InputError(
                 f"Expected 0 < sampling_rate <= 1, got {self.sampling_rate}: a batch larger than the vault?"
             )
-        if self.steps < 1 or not self.learning_rate > 0 or not self.noise_multiplier > 0:
-            raise InputError("Expected steps >= 1, learning_rate > 0 and noise_multiplier > 0.")
+        if self.steps < 1:
+            raise InputError(f"Expected steps >= 1, got {self.steps}.")
+        require_clip_norm(self.clip_norm, repr(self.label))
+        require_range("noise_multiplier", self.noise_multiplier, LEAST_NOISE, MOST_NOISE)
+        require_range("learning_rate", self.learning_rate, *RATES)
+        require_range("weight_decay", self.weight_decay, 0, RATES[1])
+        require_range("momentum", self.momentum, 0, 1)
         for name, value, known in (
             ("optimizer", self.optimizer, get_args(Optimizer)),
             ("schedule", self.schedule, get_args(Schedule)),

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from veilset.core.errors import InputError
+from veilset.core.ranges import RATES, require_range
 
 Kind = Literal["scattering", "network", "pretrained"]
 KindOrAuto = Literal["auto", "scattering", "network", "pretrained"]
@@ -62,6 +63,7 @@ class TeacherConfig:
             size = getattr(self, name)
             if size is not None and not (math.isfinite(size) and size > 0):
                 raise InputError(f"Expected {name} > 0, got {size}. Leave it out for the rule's choice.")
+            require_range(name, size, *RATES)
         if not 0 <= self.momentum < 1:
             raise InputError(f"Expected momentum in [0, 1), got {self.momentum}.")
         if not 0 <= self.average_from <= 1:

@@ -85,7 +85,9 @@ class _Convolution:
 
     def _cheapest(self, inputs: Tensor, gradient: Tensor, must_write_out: bool) -> str:
         settings, weights = self._settings, self._weight.numel()
-        records, channels = inputs.shape[:2]
+        # As for 32 units, so that passes of another shape go the same way.
+        copies, channels, units = len(inputs) // self._tape.units, inputs.shape[1], 32
+        records = units * copies
         spots = inputs if settings.transposed else gradient  # where the kernel is laid down
         positions = math.prod(spots.shape[2:])
         aligned = channels % _VECTOR == 0 and gradient.shape[1] % _VECTOR == 0 and settings.groups == 1
@@ -95,13 +97,12 @@ class _Convolution:
             few = channels < _FEW_CHANNELS
             copied = window if few else window // self._kernel[0] * settings.stride[0]
             ways["gathered" if few else "rows"] = costs.windows_cost(records, positions, copied, weights)
-            if not must_write_out and may_multiply(records * positions):
-                copies = records // self._tape.units
+            if not must_write_out and may_multiply(len(inputs) * positions):
                 grams = [
                     (copies * math.prod(inputs.shape[2:]), channels),
                     (copies * positions, gradient.shape[1]),
                 ]
-                ghost = costs.ghost_cost(self._tape.units, grams, shifts=math.prod(self._kernel))
+                ghost = costs.ghost_cost(units, grams, shifts=math.prod(self._kernel))
                 ways["ghost"] = ghost + costs.exact_product_cost(records, positions, weights, copied=window)
         return min(ways, key=lambda way: ways[way])
 
