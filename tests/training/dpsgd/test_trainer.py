@@ -234,7 +234,7 @@ def test_linear_head_equals_the_engine(bias, mode, soft):
 
 
 def test_linear_head_refuses():
-    with pytest.raises(InputError, match="Expected clip_norm > 0, from 1e-09 to .*, got 0"):
+    with pytest.raises(InputError, match=r"Expected clip_norm > 0, from 1e-09 to .*, got 0"):
         LinearHeadGradients(nn.Linear(2, 2), 0)
     with pytest.raises(InputError, match=r"Expected features \(b, 2\)"):
         LinearHeadGradients(nn.Linear(2, 2), 1.0).sum(torch.rand(3, 4), torch.zeros(3, dtype=torch.int64))

@@ -1,12 +1,11 @@
 """What a teacher is made of: the user's wishes, and the recipe that the rules make of them. All of it is public."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from veilset.core.errors import InputError
-from veilset.core.ranges import RATES, require_range
+from veilset.core.ranges import RATES
 
 Kind = Literal["scattering", "network", "pretrained"]
 KindOrAuto = Literal["auto", "scattering", "network", "pretrained"]
@@ -61,9 +60,11 @@ class TeacherConfig:
                 raise InputError(f"Expected {name} to be a whole number of at least 1, got {count}.")
         for name in ("clip_norm", "learning_rate", "noise_multiplier"):
             size = getattr(self, name)
-            if size is not None and not (math.isfinite(size) and size > 0):
-                raise InputError(f"Expected {name} > 0, got {size}. Leave it out for the rule's choice.")
-            require_range(name, size, *RATES)
+            if size is not None and not RATES[0] <= size <= RATES[1]:
+                low, high = RATES
+                raise InputError(
+                    f"Expected {name} > 0, got {size}. Leave it out for the rule's choice, or take {low:g} to {high:g}."
+                )
         if not 0 <= self.momentum < 1:
             raise InputError(f"Expected momentum in [0, 1), got {self.momentum}.")
         if not 0 <= self.average_from <= 1:
