@@ -29,7 +29,7 @@ _MOST_TERMS = 2**13
 _GROSS = 2.0**6
 _BLOCK = 64  # squares added in float32
 _ABOVE = 1 + 2.0**-18  # more than such a sum and its root are off
-_PIECE = 2**15  # float64 numbers at a time: 256 KB stay in the cache
+_PIECE = 2**16  # float64 numbers at a time: half a megabyte stays in the cache
 
 
 def may_multiply(terms: int) -> bool:
@@ -65,9 +65,13 @@ def row_sum(rows: Tensor, factors: Tensor) -> Tensor:
     """The sum of rows (units, d) times their factors, in float64; a factor of zero drops whatever the row holds."""
     width, dropped = max(1, _PIECE // len(rows)), torch.nonzero(factors == 0).flatten()
     total = rows.new_empty(rows.shape[1], dtype=torch.float64)
+    buffer = rows.new_empty(len(rows), width, dtype=torch.float64)
     for start in range(0, rows.shape[1], width):
-        piece = rows[:, start : start + width].double().index_fill_(0, dropped, 0.0)
-        torch.mv(piece.t(), factors, out=total[start : start + width])
+        here = slice(start, min(start + width, rows.shape[1]))
+        piece = buffer[:, : here.stop - start].copy_(rows[:, here])
+        if len(dropped):
+            piece.index_fill_(0, dropped, 0.0)
+        torch.mv(piece.t(), factors, out=total[here])
     return total
 
 

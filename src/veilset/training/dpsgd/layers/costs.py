@@ -4,7 +4,7 @@ Only the order matters. The choice is a function of shapes, never of a stopwatch
 """
 
 _FLOPS = 200.0  # per nanosecond, in a large convolution or matrix product
-_DOUBLE_FLOPS = 60.0  # per nanosecond, in a large matrix product in double precision
+_DOUBLE_FLOPS = 80.0  # per nanosecond, in a large matrix product in double precision
 _SMALL_FLOPS = 150.0  # per nanosecond, in a batch of small matrix products
 _COPY = 0.8  # to gather one number of a window
 _WRITE = 2.0  # to write one number of a per-unit gradient and to add it up in double precision
