@@ -39,7 +39,8 @@ def release(tmp_path_factory):
         patch.setattr(sys, "path", [SUPPORT, *sys.path])
         patch.setitem(METHODS._targets, "tiny", "tiny_method:Tiny")
         job = Job(method="tiny", epsilon=4, delta=1e-5, samples=90)
-        return run(Vault(shades(600, 0)), job, workspace=folder / "run").save(folder / "release")
+        account = Account(folder / "account.sqlite")  # other fixtures of the session use the same records
+        return run(Vault(shades(600, 0)), job, workspace=folder / "run", account=account).save(folder / "release")
 
 
 @pytest.fixture(scope="module")
