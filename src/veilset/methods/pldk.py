@@ -1,6 +1,6 @@
 """pldk: a few images distilled from private data through noise, labelled softly by a private teacher, and a student.
 
-Thesis, chapter 4 (../shared/papers/sanitized-wgan-and-pldk.txt): trajectory matching (Cazenavette et al., CVPR 2022),
+Thesis, chapter 4: trajectory matching (Cazenavette et al., CVPR 2022),
 then knowledge transfer. What we changed: experts and teacher are trained by DP-SGD, or images follow noisy class sums
 (training/condensation.py); none starts as a private one; all that follows is post-processing (docs/pldk.md).
 `--as-published` has neither noise nor a guarantee.

@@ -1,6 +1,6 @@
 """sanitized_gan: a Wasserstein GAN whose critics keep their gradients clean until they flow into the generator.
 
-Thesis, chapter 3 (../shared/papers/sanitized-wgan-and-pldk.txt), after Chen, Orekondy, Fritz, "GS-WGAN" (NeurIPS 2020):
+Thesis, chapter 3, after Chen, Orekondy, Fritz, "GS-WGAN" (NeurIPS 2020):
 critics learn without noise and are never released; what flows from them into a generated image is clipped and noised.
 
 What we changed, because the published accounts do not hold (docs/sanitized_gan.md): critics of disjoint shards, each
