@@ -29,10 +29,10 @@ import torch  # isort: skip
 from veilset.core.randomness import numpy_generator
 from veilset.data.images import ImageSet
 from veilset.evaluate.attacks import AttackConfig, Target, plain_shadows, release_target, run_attacks
-from veilset.pipeline.synthesize import Job, run
+from veilset.pipeline.run import Job, run
 from veilset.privacy.vault import Vault
-from veilset.training.plain import predict
-from veilset.training.recipe import TrainingConfig
+from veilset.training.classifier import predict
+from veilset.training.settings import TrainingConfig
 
 REPOSITORY = Path(__file__).parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results" / "attacks.jsonl"

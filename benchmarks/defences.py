@@ -14,17 +14,17 @@ from torch.nn import functional
 
 from veilset.core.randomness import torch_generator
 from veilset.data.images import ImageSet
+from veilset.dpsgd import PrivateTraining, sampling_rate_for, train_private
 from veilset.models import build_network
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Ledger
-from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
+from veilset.privacy.session import Session
 from veilset.privacy.vault import Vault
-from veilset.training.dpsgd import PrivateTraining, sampling_rate_for, train_private
-from veilset.training.plain import predict, train_classifier
-from veilset.training.recipe import TrainingConfig
+from veilset.training.classifier import predict, train_classifier
+from veilset.training.settings import TrainingConfig
 
 NETWORK, WIDTH = "convnet", 16
 UNDEFENDED = TrainingConfig(epochs=25, augmentation=None, label_smoothing=0.0, weight_decay=0.0)

@@ -21,16 +21,16 @@ from releases import DELTA, PICTURES, REPOSITORY, Line, load, measure_all, optio
 from veilset.data.images import ImageSet
 from veilset.evaluate.attacks.targets import rebuild_student
 from veilset.evaluate.pictures import write_grid
-from veilset.evaluate.utility import evaluate_utility
-from veilset.evaluate.vote_costs import vote_epsilons
-from veilset.pipeline.synthesize import Job, draw_plan
+from veilset.evaluate.utility.students import evaluate_utility
+from veilset.evaluate.utility.vote_costs import vote_epsilons
+from veilset.methods.shared.class_statistics import as_floats, public_embedding
+from veilset.methods.shared.shard_teachers import scores, shard_trainer
+from veilset.pipeline.run import Job, draw_plan
 from veilset.privacy.accounting import gaussian_epsilon
 from veilset.privacy.vault import PublicFacts
 from veilset.release.format import Release
-from veilset.training.class_statistics import as_floats, public_embedding
-from veilset.training.plain import predict
-from veilset.training.recipe import TrainingConfig
-from veilset.training.shard_teachers import scores, shard_trainer
+from veilset.training.classifier import predict
+from veilset.training.settings import TrainingConfig
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "dfd.jsonl"
 CURVE = (0.5, 1.0, 2.0, 5.0, 10.0)

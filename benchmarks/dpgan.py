@@ -12,8 +12,8 @@ import numpy as np
 
 from releases import PICTURES, REPOSITORY, Line, load, measure_all, options, timed_release
 from veilset.evaluate.pictures import write_grid
-from veilset.evaluate.utility import evaluate_utility
-from veilset.training.recipe import TrainingConfig
+from veilset.evaluate.utility.students import evaluate_utility
+from veilset.training.settings import TrainingConfig
 
 
 def measure(name: str, epsilon: float, seed: int, asked: argparse.Namespace) -> Line:

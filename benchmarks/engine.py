@@ -23,10 +23,10 @@ import torch  # isort: skip
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veilset.models.convnet import ConvNet
-from veilset.models.resnet import resnet18
-from veilset.models.wrn import WideResNet
-from veilset.training.dpsgd import ClippedGradients
+from veilset.dpsgd import ClippedGradients
+from veilset.models.classifiers.convnet import ConvNet
+from veilset.models.classifiers.resnet import resnet18
+from veilset.models.classifiers.wrn import WideResNet
 from veilset.training.threads import set_thread_count
 
 SEED = 3

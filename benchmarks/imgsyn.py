@@ -36,14 +36,14 @@ from veilset.data.opening import open_images
 from veilset.data.overlap import find_overlap
 from veilset.data.selection import kept, key_of
 from veilset.evaluate.pictures import write_grid
-from veilset.evaluate.utility import classify, evaluate_utility
-from veilset.pipeline.synthesize import Job, run
+from veilset.evaluate.utility.students import classify, evaluate_utility
+from veilset.pipeline.run import Job, run
 from veilset.privacy.vault import Vault
 from veilset.release.format import load_release
 from veilset.release.students import student_recipe
 from veilset.release.verify import verify_release
-from veilset.training.recipe import CHANGES, TrainingConfig
-from veilset.training.teachers import rebuild_teacher
+from veilset.teachers import rebuild_teacher
+from veilset.training.settings import CHANGES, TrainingConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("VEILSET_DATA") or ROOT.parent / "shared" / "data")

@@ -18,9 +18,9 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veilset.training.alignment import AlignConfig, align
-from veilset.training.moments import LayerMoments
-from veilset.training.teachers.teacher import finished
+from veilset.methods.imgsyn.alignment import AlignConfig, align
+from veilset.methods.imgsyn.statistic import LayerMoments
+from veilset.teachers.teacher import finished
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE, RESULTS = ROOT / "docs" / "images" / "imgsyn-toy.png", ROOT / "benchmarks" / "results" / "imgsyn_toy.jsonl"

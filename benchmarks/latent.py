@@ -33,18 +33,18 @@ from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Images
 from veilset.data.images import ImageSet
 from veilset.data.overlap import find_overlap
-from veilset.evaluate.features import Extractor, Features, scattering_extractor
-from veilset.evaluate.fidelity import frechet_distance
 from veilset.evaluate.pictures import beside, png_of
-from veilset.evaluate.utility import evaluate_utility
-from veilset.models.generator_files import load_generator, save_generator
-from veilset.pipeline.synthesize import Job, run
+from veilset.evaluate.similarity.features import Extractor, Features, scattering_extractor
+from veilset.evaluate.similarity.fidelity import frechet_distance
+from veilset.evaluate.utility.students import evaluate_utility
+from veilset.methods.latent.generators.making import make_generator
+from veilset.methods.latent.moments import MomentRows, Repair, Seen, positive
+from veilset.methods.latent.search import InversionConfig, LatentSearch, SearchConfig, train_inversion
+from veilset.methods.latent.space import LatentSpace
+from veilset.models.generators.files import load_generator, save_generator
+from veilset.pipeline.run import Job, run
 from veilset.privacy.vault import Vault
-from veilset.training.latent_fit import MomentRows, Repair, Seen, positive
-from veilset.training.latent_search import InversionConfig, LatentSearch, SearchConfig, train_inversion
-from veilset.training.latent_space import LatentSpace
-from veilset.training.public_generator import make_generator
-from veilset.training.recipe import TrainingConfig
+from veilset.training.settings import TrainingConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("VEILSET_DATA") or ROOT.parent / "shared" / "data")

@@ -30,9 +30,9 @@ from veilset.core.randomness import numpy_generator
 from veilset.data.images import ImageSet
 from veilset.evaluate.attacks import AttackConfig, Target, run_attacks
 from veilset.evaluate.attacks.targets import rebuild_student
-from veilset.pipeline.synthesize import Job, run
+from veilset.pipeline.run import Job, run
 from veilset.privacy.vault import Vault
-from veilset.training.plain import predict
+from veilset.training.classifier import predict
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "leakage.jsonl"
 ATTACKS = ("confidence", "entropy", "modified-entropy", "label-only", "learned-black-box")

@@ -11,7 +11,7 @@ import argparse
 
 from releases import PICTURES, REPOSITORY, Line, load, measure_all, options, timed_release
 from veilset.evaluate.pictures import write_grid
-from veilset.evaluate.utility import evaluate_utility
+from veilset.evaluate.utility.students import evaluate_utility
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "merf.jsonl"
 

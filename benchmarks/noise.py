@@ -15,10 +15,10 @@ import veilset.training  # noqa: F401  (thread settings, before torch)
 
 import torch  # isort: skip
 
+from veilset.dpsgd.clipping import ClippedGradients
+from veilset.dpsgd.trainer import cross_entropy
 from veilset.models import build_network
 from veilset.privacy.noise import GRID_BITS, Claim, NoiseSource
-from veilset.training.dpsgd.clipping import ClippedGradients
-from veilset.training.dpsgd.trainer import cross_entropy
 
 RESULTS = Path(__file__).parent / "results" / "noise.jsonl"
 NETWORKS = [("convnet", (28, 28, 1), 256, 7), ("wrn", (32, 32, 3), 64, 7), ("resnet18", (32, 32, 3), 64, 4)]

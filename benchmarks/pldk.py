@@ -14,8 +14,8 @@ from releases import PICTURES, REPOSITORY, Line, load, measure_all, options, tim
 
 from veilset.evaluate.attacks.targets import rebuild_student
 from veilset.evaluate.pictures import write_grid
-from veilset.evaluate.utility import evaluate_utility
-from veilset.training.plain import predict
+from veilset.evaluate.utility.students import evaluate_utility
+from veilset.training.classifier import predict
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "pldk.jsonl"
 

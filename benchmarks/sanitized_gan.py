@@ -22,8 +22,8 @@ from imgsyn import GROUPS, ROOT, load  # isort: skip
 from machine import append  # isort: skip
 
 from veilset.evaluate.pictures import write_grid
-from veilset.evaluate.utility import evaluate_utility
-from veilset.pipeline.synthesize import Job, run
+from veilset.evaluate.utility.students import evaluate_utility
+from veilset.pipeline.run import Job, run
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.events import Event
 from veilset.privacy.vault import Vault

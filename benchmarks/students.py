@@ -23,8 +23,8 @@ import veilset.training  # noqa: F401  (thread settings, before torch)
 import torch  # isort: skip
 
 from veilset.models import build_network
-from veilset.training.plain import predict, train_classifier
-from veilset.training.recipe import TrainingConfig
+from veilset.training.classifier import predict, train_classifier
+from veilset.training.settings import TrainingConfig
 
 REPOSITORY = Path(__file__).parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results" / "students.jsonl"

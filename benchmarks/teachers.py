@@ -29,11 +29,11 @@ from veilset.methods.base import Context
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Plan
 from veilset.privacy.ledger import Ledger
-from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
+from veilset.privacy.session import Session
 from veilset.privacy.vault import Vault
-from veilset.training.plain import predict
-from veilset.training.teachers import TeacherConfig, plan_teacher, train_teacher
+from veilset.teachers import TeacherConfig, plan_teacher, train_teacher
+from veilset.training.classifier import predict
 from veilset.training.threads import set_thread_count
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,9 +15,9 @@ from torch import Tensor
 import veilset as vs
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.opening import account_of, open_run
+from veilset.privacy.session import Session
 
 LABEL = "pixels of each class"
 CLIP_NORM = 8.0  # longer rows are shortened to this, so it is the most that one image moves the sum

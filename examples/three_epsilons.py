@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import veilset as vs
-from veilset.evaluate.utility import evaluate_utility
+from veilset.evaluate.utility.students import evaluate_utility
 from veilset.report.plots import Point, Series, plot
 
 EPSILONS = (1.0, 3.0, 10.0)

@@ -11,7 +11,7 @@ set_wait_policy()
 
 if TYPE_CHECKING:
     from veilset.data.opening import open_images
-    from veilset.pipeline.synthesize import synthesize
+    from veilset.pipeline.run import synthesize
     from veilset.privacy.account import Account
     from veilset.privacy.budget import Budget
     from veilset.privacy.vault import Vault
@@ -26,7 +26,7 @@ _EXPORTS = {
     "Vault": "veilset.privacy.vault:Vault",
     "load_release": "veilset.release.format:load_release",
     "open_images": "veilset.data.opening:open_images",
-    "synthesize": "veilset.pipeline.synthesize:synthesize",
+    "synthesize": "veilset.pipeline.run:synthesize",
     "verify": "veilset.release.verify:verify_release",
 }
 

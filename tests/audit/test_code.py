@@ -17,12 +17,12 @@ from veilset.audit.mechanisms import dots, pixels
 from veilset.audit.methods import AUDITS, MethodAudit, public_images, strange_records
 from veilset.audit.taint import LeakError, TaintedSession, private_call, seal
 from veilset.core.errors import VeilsetError
+from veilset.dpsgd import PrivateTraining, train_private
 from veilset.methods import METHODS
 from veilset.methods.base import Context
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.noise import NoiseSource
-from veilset.training.dpsgd import PrivateTraining, train_private
 
 SUM = Event(label="sum", noise_multiplier=1.0)
 STEPS = Event(label="dp-sgd", noise_multiplier=1.0, sampling_rate=0.9, count=3)

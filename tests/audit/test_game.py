@@ -20,11 +20,11 @@ from veilset.audit.mechanisms import (
     small_network,
 )
 from veilset.core.errors import InputError, VeilsetError
-from veilset.privacy.ensemble import Ensemble
+from veilset.dpsgd import ClippedGradients
+from veilset.dpsgd.trainer import cross_entropy, to_inputs
 from veilset.privacy.events import Event
-from veilset.privacy.mechanisms import Session
-from veilset.training.dpsgd import ClippedGradients
-from veilset.training.dpsgd.trainer import cross_entropy, to_inputs
+from veilset.privacy.mechanisms.shard_votes import Ensemble
+from veilset.privacy.session import Session
 
 SURE = 1 - 1e-6
 # What a session offers beside mechanisms.

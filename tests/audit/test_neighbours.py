@@ -12,8 +12,8 @@ from veilset.core.errors import VeilsetError
 from veilset.data.images import ImageSet
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import GridSum, NoiseSource
+from veilset.privacy.session import Session
 
 EVENT = Event(label="brightness", noise_multiplier=2.0)
 PLAN = Plan(budget=Budget(4.0, 1e-5), events=(EVENT,))

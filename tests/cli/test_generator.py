@@ -7,7 +7,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from veilset.cli.main import app
-from veilset.models.generator_files import load_generator
+from veilset.models.generators.files import load_generator
 
 RUNNER = CliRunner()
 

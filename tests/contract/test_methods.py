@@ -13,12 +13,12 @@ from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.methods.base import Context
-from veilset.pipeline.synthesize import Job, draw_plan, run
+from veilset.pipeline.run import Job, draw_plan, run
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.events import Plan
 from veilset.privacy.ledger import Ledger, check_chain
-from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
+from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.format import load_release
 from veilset.release.verify import verify_release

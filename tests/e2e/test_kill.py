@@ -22,7 +22,7 @@ def _job(folder: Path) -> None:
     import numpy as np
 
     from veilset.data.images import ImageSet
-    from veilset.pipeline.synthesize import Job, run
+    from veilset.pipeline.run import Job, run
     from veilset.privacy.account import Account
     from veilset.privacy.vault import Vault
 

@@ -13,9 +13,9 @@ from veilset.core.errors import BudgetError, InputError
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.methods.base import Method
-from veilset.pipeline.synthesize import Job, draw_plan, run
+from veilset.pipeline.run import Job, draw_plan, run
 from veilset.privacy.ledger import Ledger, check_chain
-from veilset.privacy.mechanisms import Session
+from veilset.privacy.session import Session
 from veilset.release.verify import verify_release
 
 

@@ -16,7 +16,7 @@ def _main(folder: Path) -> None:
 
     from veilset.audit.neighbour_methods import method_neighbours, plain
     from veilset.audit.neighbours import neighbour_run
-    from veilset.privacy.distributed import join_if_launched, rank_and_size
+    from veilset.privacy.processes import join_if_launched, rank_and_size
 
     torch.set_num_threads(1)
     join_if_launched()

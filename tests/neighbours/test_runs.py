@@ -13,11 +13,11 @@ from veilset.audit.neighbour_methods import groups, plain
 from veilset.audit.neighbours import Neighbours, Play, neighbour_run
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
-from veilset.pipeline.synthesize import Job, run
+from veilset.pipeline.run import Job, run
 from veilset.privacy.account import Account
-from veilset.privacy.critics import Critics
+from veilset.privacy.mechanisms.shard_critics import Critics
 from veilset.privacy.noise import NoiseSource
-from veilset.privacy.purse import Purse
+from veilset.privacy.spending import Purse
 from veilset.release.verify import verify_release
 
 RUN = uuid.UUID(int=7)

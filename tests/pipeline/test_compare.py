@@ -7,9 +7,9 @@ import pytest
 
 from veilset.core.errors import InputError
 from veilset.methods import METHODS
-from veilset.pipeline.cell import measure
-from veilset.pipeline.compare import RESULTS, CellError, compare, read_lines, run_cell
-from veilset.pipeline.suite import Cell, Dataset, cell_from, cells, data_folder, located, read_suite
+from veilset.pipeline.compare.comparison import RESULTS, CellError, compare, read_lines, run_cell
+from veilset.pipeline.compare.suite import Cell, Dataset, cell_from, cells, data_folder, located, read_suite
+from veilset.pipeline.compare.worker import measure
 from veilset.report.comparison import html, markdown, plots_of, rows_of
 from veilset.report.published import published, published_for
 

@@ -11,15 +11,21 @@ import pytest
 
 from veilset.core.errors import InputError, VerificationError
 from veilset.data.images import ImageSet
-from veilset.evaluate.yardsticks import Run, finished_score, private_teacher, public_score, released_classifier
+from veilset.evaluate.utility.reference_scores import (
+    Run,
+    finished_score,
+    private_teacher,
+    public_score,
+    released_classifier,
+)
 from veilset.methods import METHODS
 from veilset.models import build_network
 from veilset.pipeline.evaluate import FORMAT, Evaluation, evaluate, pay_for_accuracy
-from veilset.pipeline.synthesize import Job, run
+from veilset.pipeline.run import Job, run
 from veilset.privacy.account import Account
 from veilset.privacy.vault import Vault
 from veilset.release.format import load_release
-from veilset.training.plain import predict
+from veilset.training.classifier import predict
 
 SUPPORT = str(Path(__file__).parent.parent / "support")
 QUICK = Evaluation(epochs=1, wants_yardsticks=True)
@@ -48,7 +54,7 @@ def result(release):
     before = {path.name: path.stat().st_mtime_ns for path in release.iterdir()}
     with pytest.MonkeyPatch.context() as patch:
         # The DP teacher has a test of its own; here it is a network that knows the shades.
-        patch.setattr("veilset.evaluate.yardsticks.private_teacher", lambda *_: brightness())
+        patch.setattr("veilset.evaluate.utility.reference_scores.private_teacher", lambda *_: brightness())
         found = evaluate(release, QUICK, test=shades(60, 1), train=shades(600, 0), public=shades(150, 2))
     assert {path.name: path.stat().st_mtime_ns for path in release.iterdir()} == before
     return found

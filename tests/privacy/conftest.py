@@ -9,8 +9,8 @@ import torch
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Ledger
-from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
+from veilset.privacy.session import Session
 from veilset.privacy.vault import Vault
 
 

@@ -16,19 +16,19 @@ from torch.utils._pytree import tree_leaves
 
 from veilset.core.randomness import torch_generator
 from veilset.data.images import ImageSet
-from veilset.models.patterns import drawn_patterns
-from veilset.models.style import StyleGenerator
+from veilset.data.procedural_images import drawn_patterns
+from veilset.methods.latent.moments import MomentRows
+from veilset.methods.latent.search import LatentSearch, SearchConfig
+from veilset.methods.latent.space import LatentSpace
+from veilset.methods.sanitized_gan.critics import CodeCritic, CriticTraining
+from veilset.methods.shared.class_statistics import code_rows, public_embedding
+from veilset.models.generators.style import StyleGenerator
 from veilset.privacy import rows as own_rows
 from veilset.privacy.events import Event
-from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import Claim, NoiseSource, Owners
 from veilset.privacy.rows import alone, below, squared_lengths
+from veilset.privacy.session import Session
 from veilset.privacy.vault import MOST_IMAGES_PER_GROUP, PublicFacts, UnitRows, Vault, contents_of
-from veilset.training.class_statistics import code_rows, public_embedding
-from veilset.training.latent_fit import MomentRows
-from veilset.training.latent_search import LatentSearch, SearchConfig
-from veilset.training.latent_space import LatentSpace
-from veilset.training.shard_critics import CodeCritic, CriticTraining
 
 OpenSession = Callable[..., Session]
 
@@ -93,8 +93,12 @@ def codes() -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def amplified(images: Tensor, labels: Tensor) -> Tensor:
-    """A fixed function of an image that turns a last bit into a first one."""
-    return torch.sin(1e6 * codes()(images, labels).double())
+    """A fixed function of an image that turns a last bit into one that the sum's grid shows.
+
+    No more than that: a function that a last bit turns around is refused, as one that mixes images.
+    """
+    rows = codes()(images, labels).double()
+    return rows + 1e-5 * torch.sin(1e6 * rows)
 
 
 # --- Sums ---------------------------------------------------------------------------------------------------------

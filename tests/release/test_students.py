@@ -4,7 +4,7 @@ from veilset.core.errors import VerificationError
 from veilset.release.card import card_text
 from veilset.release.students import student_name, student_recipe
 from veilset.training.augment import MILD
-from veilset.training.recipe import TrainingConfig
+from veilset.training.settings import TrainingConfig
 
 
 def test_a_release_that_says_nothing_leaves_the_recipe(make):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from veilset.core.records import Records
-from veilset.pipeline.synthesize import Job, run
+from veilset.pipeline.run import Job, run
 from veilset.privacy.vault import Vault
 from veilset.release.format import Release
 

@@ -12,7 +12,7 @@ from veilset.methods.base import Config, Context, Method, ReleasedModel, Samples
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.mechanisms import Session
+from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 # What opens a vault, and the files that may name it.
 _OPENERS = {
-    "contents_of": {"privacy/vault.py", "privacy/mechanisms.py"},
+    "contents_of": {"privacy/vault.py", "privacy/session.py"},
     "_CONTENTS": {"privacy/vault.py"},
     "_PASSED": {"privacy/vault.py"},
 }

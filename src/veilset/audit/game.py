@@ -30,8 +30,8 @@ from veilset.core.records import Images, Labels
 from veilset.data.images import ImageSet
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Line
-from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource, Owners
+from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
 
 MakeNoise = Callable[[], NoiseSource]

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from veilset.audit.game import Subject, Worlds
 from veilset.core.registry import unknown_name
+from veilset.dpsgd import PrivateTraining, train_private
+from veilset.dpsgd.exact import block_sum
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
-from veilset.privacy.critics import Query, State
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.mechanisms import Session
-from veilset.training.dpsgd import PrivateTraining, train_private
-from veilset.training.dpsgd.exact import block_sum
+from veilset.privacy.mechanisms.shard_critics import Query, State
+from veilset.privacy.session import Session
 
 _DELTA = 1e-5
 _STEPS, _RATE = 5, 0.5

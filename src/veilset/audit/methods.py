@@ -19,7 +19,7 @@ from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.methods.base import Context
 from veilset.privacy.budget import Budget
-from veilset.privacy.mechanisms import Session
+from veilset.privacy.session import Session
 
 _DELTA = 1e-5
 _SIDE = 16

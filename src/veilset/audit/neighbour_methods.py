@@ -18,7 +18,7 @@ from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.methods.base import Context, Method
 from veilset.privacy.budget import Budget
-from veilset.privacy.mechanisms import Session
+from veilset.privacy.session import Session
 
 _BUDGET = Budget(4.0, 1e-5)
 _SIDE = 16

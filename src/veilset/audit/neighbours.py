@@ -38,8 +38,8 @@ from veilset.core.errors import VeilsetError
 from veilset.data.images import ImageSet
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.events import LEAST_NOISE, Event, Plan
-from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import Claim, NoiseSource, Owners
+from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
 
 UNBOUNDED = 1e6

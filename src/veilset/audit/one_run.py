@@ -31,15 +31,15 @@ from veilset.audit.game import Finding, MakeNoise, MemoryLedger
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.randomness import numpy_generator
 from veilset.data.images import ImageSet
+from veilset.dpsgd.trainer import to_inputs
 from veilset.methods.base import Context
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget, default_delta
 from veilset.privacy.events import Plan
-from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage, Session
 from veilset.privacy.noise import NoiseSource
+from veilset.privacy.session import ClippedSum, GradientSteps, PerImage, Session
 from veilset.privacy.vault import PublicFacts, Vault
-from veilset.training.dpsgd.trainer import to_inputs
-from veilset.training.teachers import TeacherConfig, plan_teacher, train_teacher
+from veilset.teachers import TeacherConfig, plan_teacher, train_teacher
 
 Numbers = NDArray[np.float64]
 
@@ -164,7 +164,7 @@ def audit_teacher(
     seed: int = 0,
     make_noise: MakeNoise = NoiseSource,
 ) -> list[Finding]:
-    """Train one teacher (training/teachers) on canaries, and guess which were in: by its losses, and by every step."""
+    """Train one teacher (teachers) on canaries, and guess which were in: by its losses, and by every step."""
     start = time.perf_counter()
     everyone = canary_set(canaries, seed)
     inside = numpy_generator(seed, "audit/coins").random(canaries) < 0.5

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from veilset.audit.game import MakeNoise, MemoryLedger, PlanSpent, Scripted, Subject
 from veilset.core.errors import VeilsetError
-from veilset.privacy.critics import Critic, Critics, Query
-from veilset.privacy.ensemble import Answer, Ensemble, TrainShard
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage, Session
+from veilset.privacy.mechanisms.shard_critics import Critic, Critics, Query
+from veilset.privacy.mechanisms.shard_votes import Answer, Ensemble, TrainShard
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.rows import BATCH
+from veilset.privacy.session import ClippedSum, GradientSteps, PerImage, Session
 
 Take = Callable[[], torch.Tensor]
 _PATTERNS = ((False, False), (True, False), (False, True), (True, True))  # others sampled, the record sampled

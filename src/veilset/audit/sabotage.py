@@ -20,8 +20,8 @@ from veilset.audit.game import Finding, MakeNoise, Subject, Worlds, conclude, pl
 from veilset.audit.mechanisms import dots, gaussian_sum, pixels, priced
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.mechanisms import ClippedSum, Session
 from veilset.privacy.noise import NoiseSource
+from veilset.privacy.session import ClippedSum, Session
 
 _DELTA = 1e-5
 _CLIP = 0.1

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import VeilsetError
-from veilset.privacy.critics import Critic, Critics, Query
-from veilset.privacy.mechanisms import ClippedSum, GradientSteps, PerImage, Session
+from veilset.privacy.mechanisms.shard_critics import Critic, Critics, Query
+from veilset.privacy.session import ClippedSum, GradientSteps, PerImage, Session
 
 
 class LeakError(VeilsetError):

@@ -69,7 +69,7 @@ def attack(
     from veilset.evaluate.pictures import write_grid
     from veilset.pipeline.evaluate import identity
     from veilset.release.format import load_release
-    from veilset.training.recipe import TrainingConfig
+    from veilset.training.settings import TrainingConfig
 
     check_device(device)
     for place in (out, pictures):

@@ -24,9 +24,9 @@ def compare(
     """Run every method on every dataset and write JSON lines, a Markdown and an HTML table, and plots."""
     from veilset.core.errors import VeilsetError
     from veilset.core.files import write_whole
-    from veilset.pipeline.compare import RESULTS
-    from veilset.pipeline.compare import compare as run_suite
-    from veilset.pipeline.suite import data_folder, read_suite
+    from veilset.pipeline.compare.comparison import RESULTS
+    from veilset.pipeline.compare.comparison import compare as run_suite
+    from veilset.pipeline.compare.suite import data_folder, read_suite
     from veilset.report.comparison import html, markdown, plots_of, rows_of
 
     console = Console(as_json=as_json)

@@ -86,7 +86,7 @@ def server(
     """Run the server: it trains a generator on the noised answers of sites, and writes the release to --out."""
     from veilset.cli.plan import shape_of
     from veilset.core.files import require_absent
-    from veilset.methods.sanitized_gan import SanitizedGan
+    from veilset.methods.sanitized_gan.method import SanitizedGan
     from veilset.pipeline.federated.server import run_server
 
     require_flower()

@@ -48,10 +48,10 @@ def train(
     from veilset.core.files import require_absent
     from veilset.core.registry import unknown_name
     from veilset.data.opening import open_images
-    from veilset.models.generator_files import description_of, save_generator
+    from veilset.methods.latent.generators.making import GeneratorKind, make_generator
+    from veilset.methods.latent.generators.style import PRESETS
+    from veilset.models.generators.files import description_of, save_generator
     from veilset.release.inputs import refuse_release_as_public
-    from veilset.training.public_generator import GeneratorKind, make_generator
-    from veilset.training.style_training import PRESETS
     from veilset.training.threads import set_thread_count
 
     _check_out(out)
@@ -91,8 +91,8 @@ def convert(
 ) -> None:
     """Convert NVIDIA's StyleGAN2 pickle to safetensors without running any of it."""
     from veilset.core.files import require_absent
-    from veilset.models.generator_files import description_of, save_generator
-    from veilset.models.stylegan2_conversion import convert_stylegan2
+    from veilset.models.generators.files import description_of, save_generator
+    from veilset.models.generators.stylegan2_conversion import convert_stylegan2
 
     _check_out(out)
     require_absent(out)

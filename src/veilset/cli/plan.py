@@ -25,7 +25,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show what a run would spend and what it would cost, without any data."""
-    from veilset.pipeline.synthesize import Job, draw_plan
+    from veilset.pipeline.run import Job, draw_plan
     from veilset.privacy.accounting import epsilon_of
     from veilset.privacy.vault import PublicFacts
 

@@ -109,10 +109,10 @@ def synthesize(
     from veilset.core.files import require_absent
     from veilset.data.opening import open_images
     from veilset.pipeline.checks import charged, early_warnings
-    from veilset.pipeline.synthesize import Job, budget_of, run
+    from veilset.pipeline.run import Job, budget_of, run
     from veilset.privacy.account import Account
-    from veilset.privacy.distributed import rank_and_size
     from veilset.privacy.opening import account_of
+    from veilset.privacy.processes import rank_and_size
     from veilset.privacy.vault import Vault
     from veilset.release.inputs import refuse_release_as_public
     from veilset.release.signing import load_private_key

@@ -33,8 +33,8 @@ def train(
     from veilset.models import build_network
     from veilset.release.format import load_release
     from veilset.release.students import student_name, student_recipe
-    from veilset.training.plain import train_classifier
-    from veilset.training.recipe import CHANGES, TrainingConfig
+    from veilset.training.classifier import train_classifier
+    from veilset.training.settings import CHANGES, TrainingConfig
 
     if changes not in CHANGES:
         raise InputError(f"Expected --changes {', '.join(CHANGES)}, got {changes!r}.")

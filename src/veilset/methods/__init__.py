@@ -6,14 +6,14 @@ from veilset.methods.base import Method
 METHODS: Registry[type[Method]] = Registry(
     "method",
     {
-        "dfd": "veilset.methods.dfd:Dfd",
-        "dpaf": "veilset.methods.dpaf:Dpaf",
-        "dpgan": "veilset.methods.dpgan:Dpgan",
-        "imgsyn": "veilset.methods.imgsyn:Imgsyn",
-        "latent": "veilset.methods.latent:Latent",
-        "merf": "veilset.methods.baselines.merf:Merf",
-        "pate": "veilset.methods.pate:Pate",
-        "pldk": "veilset.methods.pldk:Pldk",
-        "sanitized_gan": "veilset.methods.sanitized_gan:SanitizedGan",
+        "dfd": "veilset.methods.dfd.method:Dfd",
+        "dpaf": "veilset.methods.dpaf.method:Dpaf",
+        "dpgan": "veilset.methods.dpgan.method:Dpgan",
+        "imgsyn": "veilset.methods.imgsyn.method:Imgsyn",
+        "latent": "veilset.methods.latent.method:Latent",
+        "merf": "veilset.methods.merf.method:Merf",
+        "pate": "veilset.methods.pate.method:Pate",
+        "pldk": "veilset.methods.pldk.method:Pldk",
+        "sanitized_gan": "veilset.methods.sanitized_gan.method:SanitizedGan",
     },
 )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from veilset.privacy.mechanisms import Session
+    from veilset.privacy.session import Session
     from veilset.release.inputs import InputRelease
 
 # Rates, clip norms, weights, temperatures: what is smaller or larger than this is a slip, and rounding would eat it.

@@ -22,17 +22,17 @@ SMALLEST_SIDE = 16
 NETWORKS: Registry[Callable[..., "nn.Module"]] = Registry(
     "network",
     {
-        "convnet": "veilset.models.convnet:ConvNet",
-        "convnet-even": "veilset.models.convnet:EvenConvNet",
-        "lenet": "veilset.models.lenet:LeNet",
-        "scatternet": "veilset.models.scatternet:ScatterNet",
-        "resnet18": "veilset.models.resnet:resnet18",
-        "resnet34": "veilset.models.resnet:resnet34",
-        "vgg11": "veilset.models.vgg:VGG11",
-        "mobilenetv2": "veilset.models.mobilenet:MobileNetV2",
-        "shufflenetv2": "veilset.models.shufflenet:ShuffleNetV2",
-        "wrn": "veilset.models.wrn:WideResNet",
-        "vit-tiny": "veilset.models.vit:ViTTiny",
+        "convnet": "veilset.models.classifiers.convnet:ConvNet",
+        "convnet-even": "veilset.models.classifiers.convnet:EvenConvNet",
+        "lenet": "veilset.models.classifiers.lenet:LeNet",
+        "scatternet": "veilset.models.classifiers.scatternet:ScatterNet",
+        "resnet18": "veilset.models.classifiers.resnet:resnet18",
+        "resnet34": "veilset.models.classifiers.resnet:resnet34",
+        "vgg11": "veilset.models.classifiers.vgg:VGG11",
+        "mobilenetv2": "veilset.models.classifiers.mobilenet:MobileNetV2",
+        "shufflenetv2": "veilset.models.classifiers.shufflenet:ShuffleNetV2",
+        "wrn": "veilset.models.classifiers.wrn:WideResNet",
+        "vit-tiny": "veilset.models.classifiers.vit:ViTTiny",
     },
 )
 

@@ -92,8 +92,8 @@ def convert_network(
 
 
 def _distil(teacher: "nn.Module", certificate: Certificate, conversion: Conversion, progress: Progress) -> Release:
-    from veilset.methods.dfd import Dfd
-    from veilset.training.data_free import DataFreeTraining
+    from veilset.methods.dfd.method import Dfd
+    from veilset.methods.shared.data_free import DataFreeTraining
 
     config = Dfd.configure("paper", conversion.settings).config
     if not isinstance(config, Dfd.config_type) or config.statistics_share:

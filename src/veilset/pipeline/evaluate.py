@@ -13,19 +13,19 @@ from veilset.core.files import sha256_of
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Records
 from veilset.data.matching import in_class_order
-from veilset.evaluate import yardsticks
-from veilset.evaluate.features import scattering_extractor, supplied_extractor
-from veilset.evaluate.likeness import likeness
-from veilset.evaluate.paid import paid_accuracy
-from veilset.evaluate.utility import require_same_kind
+from veilset.evaluate.similarity.features import scattering_extractor, supplied_extractor
+from veilset.evaluate.similarity.likeness import likeness
+from veilset.evaluate.utility import reference_scores
+from veilset.evaluate.utility.paid import paid_accuracy
+from veilset.evaluate.utility.students import require_same_kind
 from veilset.models import build_network
 from veilset.privacy.account import Account
 from veilset.privacy.vault import Unit, Vault
 from veilset.release import layout
 from veilset.release.format import Release, load_release
 from veilset.release.students import AUTO, student_name, student_recipe
-from veilset.training.plain import train_classifier
-from veilset.training.recipe import TrainingConfig
+from veilset.training.classifier import train_classifier
+from veilset.training.settings import TrainingConfig
 
 FORMAT = "veilset-evaluation/1"
 
@@ -53,9 +53,9 @@ class Evaluation:
         """The students' networks, each once."""
         return list(dict.fromkeys(student_name(release.certificate, name) for name in self.students))
 
-    def run_of(self, student: str, release: Release, progress: Progress) -> yardsticks.Run:
+    def run_of(self, student: str, release: Release, progress: Progress) -> reference_scores.Run:
         """How one student of the release is trained."""
-        return yardsticks.Run(
+        return reference_scores.Run(
             student=student,
             seeds=self.seeds,
             first_seed=self.first_seed,
@@ -99,7 +99,7 @@ def evaluate(
     )
     networks = wanted.names_for(release)
     students = [
-        yardsticks.students(
+        reference_scores.students(
             release.images, release.labels, release.soft_labels, classes, test, wanted.run_of(name, release, progress)
         ).to_json()
         for name in networks
@@ -180,31 +180,40 @@ def identity(path: Path, release: Release) -> dict[str, Any]:
 
 
 def _yardsticks(
-    release: Release, test: Records, train: Records | None, public: Records | None, unit: Unit, run: yardsticks.Run
+    release: Release,
+    test: Records,
+    train: Records | None,
+    public: Records | None,
+    unit: Unit,
+    run: reference_scores.Run,
 ) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     """The yardsticks that can be had, and why the others cannot."""
     classes = release.certificate.facts.classes
     marks: list[dict[str, Any]] = []
     skipped = []
-    teacher = yardsticks.released_classifier(release, "teacher")
+    teacher = reference_scores.released_classifier(release, "teacher")
     source = "from the release"
     if teacher is None and train is not None and release.certificate.epsilon is not None:
-        teacher = yardsticks.private_teacher(train, release, unit, run)
+        teacher = reference_scores.private_teacher(train, release, unit, run)
         source = "trained for this comparison at the same epsilon; it was not paid for"
     reason = "the release holds no teacher, and none can be trained without --private and a guarantee"
     if teacher is None:
         skipped.append({"name": "teacher", "reason": reason})
     else:
-        marks.append(yardsticks.finished_score("teacher", teacher, test, classes) | {"source": source})
-    student = yardsticks.released_classifier(release, "student")
+        marks.append(reference_scores.finished_score("teacher", teacher, test, classes) | {"source": source})
+    student = reference_scores.released_classifier(release, "student")
     if student is not None:
-        marks.append(yardsticks.finished_score("student", student, test, classes) | {"source": "from the release"})
+        marks.append(
+            reference_scores.finished_score("student", student, test, classes) | {"source": "from the release"}
+        )
     if teacher is None or public is None:
         skipped.append({"name": "public", "reason": "no --public was given" if public is None else reason})
     else:
-        marks.append(yardsticks.public_score(teacher, public, test, classes, run) | {"source": source})
+        marks.append(reference_scores.public_score(teacher, public, test, classes, run) | {"source": source})
     if train is None:
         skipped.append({"name": "ceiling", "reason": "no --private was given"})
     else:
-        marks.append(yardsticks.ceiling_score(train, test, classes, run) | {"source": "the private training images"})
+        marks.append(
+            reference_scores.ceiling_score(train, test, classes, run) | {"source": "the private training images"}
+        )
     return marks, skipped

@@ -18,7 +18,7 @@ x (Mironov 2012, "On significance of the least significant bits"). The defence i
    trace in which cells can be reached.
 
 A DP-SGD step sums in float64 with a proven margin inside the clip and rounds once to the same integers
-(training/dpsgd/exact.py, gradients.py).
+(dpsgd/exact.py, gradients.py).
 """
 
 import hashlib
@@ -175,7 +175,7 @@ class GridSum:
         `sensitivity` is how far one unit may move each of `parts` equal parts of the sum, each paid for on its own;
         the clip norm unless said.
         """
-        from veilset.privacy.distributed import add_over_processes, from_first
+        from veilset.privacy.processes import add_over_processes, from_first
 
         add_over_processes(self._total)
         sensitivity = self._clip_norm if sensitivity is None else sensitivity

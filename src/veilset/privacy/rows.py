@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.privacy.gradients import PerImage
+from veilset.privacy.mechanisms.dpsgd_steps import PerImage
 from veilset.privacy.shapes import in_fixed_batches
 from veilset.privacy.vault import PublicFacts
 

@@ -1,7 +1,7 @@
 """The vault: private records behind a wall with no window.
 
 There is no indexing, no iteration, no length, no attribute that holds data. Rows leave only through the mechanisms of a
-`Session` (privacy/mechanisms.py), which first pays for them.
+`Session` (privacy/session.py), which first pays for them.
 """
 
 import hashlib
@@ -247,7 +247,7 @@ class Public:
 
 
 def contents_of(vault: Vault) -> UnitRows:
-    """The rows of a vault. For privacy/mechanisms.py alone; a test forbids every other import."""
+    """The rows of a vault. For privacy/session.py alone; a test forbids every other import."""
     return _CONTENTS[vault]
 
 

@@ -6,7 +6,7 @@ from veilset.core.errors import InputError, VerificationError
 from veilset.models import NETWORKS
 from veilset.release.certificate import Certificate
 from veilset.training.augment import AugmentConfig
-from veilset.training.recipe import TrainingConfig
+from veilset.training.settings import TrainingConfig
 
 AUTO = "auto"
 _DEFAULT = "convnet"

@@ -14,8 +14,8 @@ from veilset.data.images import ImageSet
 from veilset.data.opening import open_images
 from veilset.evaluate.attacks import AttackConfig, Target, run_attacks
 from veilset.evaluate.attacks.running import PROVES_NOTHING
-from veilset.training.plain import predict, train_classifier
-from veilset.training.recipe import TrainingConfig
+from veilset.training.classifier import predict, train_classifier
+from veilset.training.settings import TrainingConfig
 
 BY_HEART = TrainingConfig(
     epochs=60, batch_size=50, learning_rate=0.01, augmentation=None, label_smoothing=0.0, weight_decay=0.0

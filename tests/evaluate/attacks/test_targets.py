@@ -10,14 +10,14 @@ from veilset.core.errors import InputError
 from veilset.evaluate.attacks import release_target
 from veilset.evaluate.attacks.targets import rebuild_student
 from veilset.models import build_network
-from veilset.models.generators import ConditionalGenerator
-from veilset.training.plain import predict
-from veilset.training.recipe import TrainingConfig
+from veilset.models.generators.conditional import ConditionalGenerator
+from veilset.training.classifier import predict
+from veilset.training.settings import TrainingConfig
 
 SHAPE = (16, 16, 1)
 STUDENT = {"kind": "veilset.models:build_network", "name": "lenet", "shape": list(SHAPE), "classes": 3}
 GENERATOR = {
-    "kind": "veilset.models.generators:ConditionalGenerator",
+    "kind": "veilset.models.generators.conditional:ConditionalGenerator",
     **{"size": 16, "channels": 1, "classes": 3, "latent_size": 4, "width": 16},
 }
 

@@ -18,7 +18,7 @@ from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Images, Labels
 from veilset.evaluate.attacks.measures import Scores
 from veilset.evaluate.attacks.splitting import Candidates, Split
-from veilset.training.plain import predict
+from veilset.training.classifier import predict
 
 if TYPE_CHECKING:
     from veilset.evaluate.attacks.learned import Evidence

@@ -15,7 +15,7 @@ from torch import nn
 from veilset.core.records import Images, Labels
 from veilset.evaluate.attacks.base import Attack, LogProbabilities, Outcome, Setting
 from veilset.evaluate.attacks.measures import Scores, best_threshold
-from veilset.training.plain import predict
+from veilset.training.classifier import predict
 
 _TINY = 1e-300
 

@@ -22,7 +22,7 @@ from veilset.core.records import Images, Labels
 from veilset.evaluate.attacks.base import Attack, Outcome, Setting
 from veilset.evaluate.attacks.measures import Scores, best_threshold
 from veilset.evaluate.attacks.splitting import Candidates
-from veilset.training.plain import to_float
+from veilset.training.classifier import to_float
 
 _STEPS = 200
 _RATE = 0.05

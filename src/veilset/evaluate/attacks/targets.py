@@ -11,11 +11,11 @@ from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Images, Labels
 from veilset.evaluate.attacks.base import ShadowTrainer, Target
 from veilset.models import NETWORKS, build_network
-from veilset.models.generators import rebuild_generator
+from veilset.models.generators.conditional import rebuild_generator
 from veilset.release.format import Release
 from veilset.release.students import student_recipe
-from veilset.training.plain import train_classifier
-from veilset.training.recipe import TrainingConfig
+from veilset.training.classifier import train_classifier
+from veilset.training.settings import TrainingConfig
 
 _DEFAULT_STUDENT = "convnet"
 

@@ -18,7 +18,7 @@ from veilset.evaluate.attacks.base import Attack, Outcome, Setting
 from veilset.evaluate.attacks.learned import Evidence, black_box_evidence, learned_scores
 from veilset.evaluate.attacks.measures import best_threshold
 from veilset.evaluate.attacks.splitting import Candidates
-from veilset.training.plain import to_float
+from veilset.training.classifier import to_float
 
 _PROJECTED = 64
 _LEAST_NORM = 1e-12

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.methods.base import Context
-from veilset.methods.sanitized_gan import SanitizedGan
-from veilset.pipeline.synthesize import Job, header_of, method_of
+from veilset.methods.sanitized_gan.method import SanitizedGan
+from veilset.pipeline.run import Job, header_of, method_of
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget, default_delta
 from veilset.privacy.events import Event, Plan

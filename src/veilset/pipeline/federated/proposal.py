@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError
-from veilset.methods.sanitized_gan import SanitizedGanConfig
+from veilset.methods.sanitized_gan.method import SanitizedGanConfig
 from veilset.privacy.vault import PublicFacts
 
 _KEYS = {"settings", "seed", "shape", "class_names"}

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from veilset.core.records import Images, Labels, Rows
 from veilset.methods.base import Context
-from veilset.methods.sanitized_gan import SanitizedGan
+from veilset.methods.sanitized_gan.method import SanitizedGan
 from veilset.pipeline.federated.proposal import Questions
 from veilset.privacy.events import Plan
 from veilset.privacy.ledger import Ledger
-from veilset.privacy.mechanisms import Session
 from veilset.privacy.noise import NoiseSource
+from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
 
 _SAFETY = 2.0

@@ -15,17 +15,17 @@ from torch import Tensor
 from veilset.core.errors import BudgetError, InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.methods.base import Context
-from veilset.methods.sanitized_gan import SanitizedGan
+from veilset.methods.sanitized_gan.method import SanitizedGan
 from veilset.pipeline.federated.proposal import Bounds, Invitation, Questions
 from veilset.pipeline.federated.schedule import Rehearsal, rehearse
-from veilset.pipeline.synthesize import Job, budget_of, header_of, method_of
+from veilset.pipeline.run import Job, budget_of, header_of, method_of
 from veilset.privacy.account import Account
-from veilset.privacy.critics import Critics
 from veilset.privacy.events import Plan
 from veilset.privacy.ledger import Ledger
-from veilset.privacy.mechanisms import Session
+from veilset.privacy.mechanisms.shard_critics import Critics
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.opening import account_of, has_unfinished_run, open_run
+from veilset.privacy.session import Session
 from veilset.privacy.vault import Vault
 from veilset.release.certificate import Certificate
 from veilset.release.certifying import certify

@@ -1,0 +1,16 @@
+"""DP-SGD: per-unit clipping in one forward and one backward pass, and the training loop around it."""
+
+from veilset.dpsgd.clipping import ClippedGradients, Mode
+from veilset.dpsgd.linear_head import LinearHeadGradients
+from veilset.dpsgd.passes import Loss
+from veilset.dpsgd.trainer import PrivateTraining, sampling_rate_for, train_private
+
+__all__ = [
+    "ClippedGradients",
+    "LinearHeadGradients",
+    "Loss",
+    "Mode",
+    "PrivateTraining",
+    "sampling_rate_for",
+    "train_private",
+]

@@ -1,0 +1,1 @@
+"""How like other images released ones are."""

@@ -1,0 +1,1 @@
+"""What students learn from a release."""

@@ -1,0 +1,117 @@
+"""A test accuracy that may be published: counted by a mechanism, paid from the test set's account.
+
+Everything else in this layer reads test images without noise, so its numbers stay with the custodian.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from veilset.core.errors import InputError
+from veilset.evaluate.metrics import Z95, wilson_interval
+from veilset.privacy.account import Account
+from veilset.privacy.accounting import calibrate, epsilon_of
+from veilset.privacy.budget import Budget, default_delta
+from veilset.privacy.events import Event, Plan
+from veilset.privacy.ledger import Line
+from veilset.privacy.noise import NoiseSource
+from veilset.privacy.opening import account_of, has_unfinished_run, open_run
+from veilset.privacy.session import Session
+from veilset.privacy.vault import Vault
+from veilset.training.classifier import predict
+
+_LABEL = "right and wrong answers on the test set"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaidAccuracy:
+    """A noisy accuracy with the interval of both the finite test set and the noise, and what it cost."""
+
+    accuracy: float
+    interval: tuple[float, float]
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    unit: str
+    units: int
+    student: str
+    ledger: tuple[Line, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON-ready data; it may be published."""
+        return {
+            "accuracy": self.accuracy,
+            "interval": list(self.interval),
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "noise_multiplier": self.noise_multiplier,
+            "unit": self.unit,
+            "n": self.units,
+            "student": self.student,
+            "needs_private_data": False,
+            "ledger": json.loads(json.dumps(self.ledger)),
+        }
+
+
+def paid_accuracy(
+    network: nn.Module, test: Vault, *, epsilon: float, delta: float | None, account: Account | None, workspace: Path,
+    student: str,
+) -> PaidAccuracy:  # fmt: skip
+    """The accuracy of `network`, which saw nothing of the test set, for `epsilon` of the test set's account.
+
+    Privacy: unit as in the vault (a group counts with the share of its images that are right); relation
+    add/remove-one; sensitivity 1 (a unit adds a vector of length at most 1 to the two counts); event one Gaussian,
+    un-subsampled; assumes that the network does not depend on the test set.
+    """
+    facts = test.facts
+    budget = Budget(epsilon, default_delta(facts.units) if delta is None else delta)
+    budget.check_against(facts.units)
+    noise = calibrate(budget, lambda multiplier: [Event(label=_LABEL, noise_multiplier=multiplier)])
+    event = Event(label=_LABEL, noise_multiplier=noise)
+    plan = Plan(budget=budget, events=(event,))
+    if has_unfinished_run(workspace):
+        raise InputError(f"An unfinished paid evaluation is in {workspace}; its share is spent. Choose another --out.")
+    header = {"method": "paid test accuracy", "as_published": False, "facts": facts.to_json()}
+    ledger = open_run(test, plan, header, workspace=workspace, account=account_of(test, account))
+    try:
+        session = Session(test, plan, ledger, NoiseSource(None), workspace=workspace)
+
+        def bin_of(images: Tensor, labels: Tensor) -> Tensor:
+            guesses = torch.from_numpy(predict(network, images.numpy()).argmax(axis=1))
+            return (guesses != labels).long()[:, None]
+
+        counts = session.histogram(bin_of, 2, label=_LABEL, noise_multiplier=noise)
+        session.finish()
+        lines = tuple(ledger.lines)
+    finally:
+        ledger.close()
+    right, wrong = (float(count) for count in counts)
+    accuracy, interval = _estimate(right, wrong, facts.units, noise)
+    return PaidAccuracy(
+        accuracy=accuracy,
+        interval=interval,
+        epsilon=epsilon_of([event], budget.delta),
+        delta=budget.delta,
+        noise_multiplier=noise,
+        unit=facts.unit,
+        units=facts.units,
+        student=student,
+        ledger=lines,
+    )
+
+
+def _estimate(right: float, wrong: float, units: int, noise: float) -> tuple[float, tuple[float, float]]:
+    """Accuracy and its 95 % interval from the two noisy counts.
+
+    n is public, so n - wrong is a second look at the same count and the mean of both has half the noise variance. The
+    two errors are independent: their reaches add in squares (Zou and Donner, 2008).
+    """
+    share = min(1.0, max(0.0, (right + units - wrong) / (2 * units)))
+    low, high = wilson_interval(share * units, units)
+    reach = Z95 * noise / math.sqrt(2) / units
+    return share, (max(0.0, share - math.hypot(share - low, reach)), min(1.0, share + math.hypot(high - share, reach)))

@@ -1,1 +1,0 @@
-"""Methods of the literature that the five main systems are measured against."""

@@ -1,0 +1,1 @@
+"""Data-free distillation (DPDFD)."""

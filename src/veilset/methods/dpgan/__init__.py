@@ -1,0 +1,1 @@
+"""A GAN with a private critic."""

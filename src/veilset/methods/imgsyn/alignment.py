@@ -1,0 +1,181 @@
+"""Move images until a teacher sees on them what it sees on private images (Algorithm 1 of DP-ImgSyn).
+
+Post-processing: the teacher and the target statistic are released, the starting images are public.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from veilset.core.errors import InputError
+from veilset.core.files import write_whole
+from veilset.methods.imgsyn.statistic import LayerMoments
+from veilset.training.threads import set_thread_count, usable_cores
+
+Stop = Literal["fixed", "auto"]
+
+_BETAS = (0.5, 0.99)
+# Keeps the gradient of the total variation finite where an image is flat.
+_VARIATION_FLOOR = 1e-8
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignConfig:
+    """How far images move, and by what.
+
+    Args:
+        iterations: steps for each batch; 0 leaves the images as they are.
+        stop: "fixed" takes all steps; "auto" as many as the total variation of the first batch allows.
+        learning_rate: of Adam, in units of the pixel range.
+        feature_weight: of the distance of moments; 0 switches a term off, here and below.
+        class_weight: of the cross-entropy to the label aimed at.
+        variation_weight: of the total variation.
+        square_weight: of the squared pixels.
+    """
+
+    iterations: int = 10
+    stop: Stop = "fixed"
+    learning_rate: float = 0.05
+    feature_weight: float = 10.0
+    class_weight: float = 0.03
+    variation_weight: float = 1e-4
+    square_weight: float = 3e-8
+
+    def __post_init__(self) -> None:
+        if self.iterations < 0:
+            raise InputError(f"Expected iterations >= 0, got {self.iterations}.")
+        if self.stop not in get_args(Stop):
+            raise InputError(f"Expected stop to be one of {', '.join(get_args(Stop))}, got {self.stop!r}.")
+        if not self.learning_rate > 0:
+            raise InputError(f"Expected learning_rate > 0, got {self.learning_rate}.")
+        for name in ("feature_weight", "class_weight", "variation_weight", "square_weight"):
+            if getattr(self, name) < 0:
+                raise InputError(f"Expected {name} >= 0, got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aligned:
+    """A batch after alignment, and the total variation of every iterate."""
+
+    images: Tensor  # (b, C, H, W) in [0, 1]
+    variations: tuple[float, ...]
+
+
+def align(start: Tensor, labels: Tensor, moments: LayerMoments, target: Tensor | None, config: AlignConfig) -> Aligned:
+    """Algorithm 1 for one batch; the iterate of the smallest loss is kept.
+
+    Args:
+        start: images in [0, 1], (b, C, H, W).
+        labels: the class that each image is moved towards.
+        moments: what to compare.
+        target: the released mean row, (1, width), or one for each class, (classes, width); None where the distance of
+            moments has no weight.
+        config: steps and weights.
+    """
+    images = start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([images], lr=config.learning_rate, betas=_BETAS)
+    best, smallest, variations = start, float("inf"), []
+    for step in range(config.iterations + 1):
+        # Line 4: what the teacher sees. Line 5: the loss of Equation 5.
+        logits, layers = moments.observe(images)
+        loss = config.class_weight * functional.cross_entropy(logits, labels)
+        if target is not None and config.feature_weight:
+            rows = moments.rows(layers)
+            loss = loss + config.feature_weight * moments.distance(*_compared(rows, labels, target))
+        variation = total_variation(images)
+        loss = (
+            loss + config.variation_weight * variation + config.square_weight * images.square().flatten(1).sum(1).mean()
+        )
+        variations.append(float(variation.detach()))
+        if float(loss.detach()) < smallest:
+            best, smallest = images.detach().clone(), float(loss.detach())
+        if step < config.iterations:
+            # Lines 6 and 7: a step of the images alone.
+            (images.grad,) = torch.autograd.grad(loss, [images])
+            optimizer.step()
+            with torch.no_grad():
+                images.clamp_(0, 1)
+    return Aligned(images=best, variations=tuple(variations))
+
+
+def total_variation(images: Tensor) -> Tensor:
+    """Equation 3: lengths of the brightness' gradient, summed over the pixels and averaged over the images."""
+    corner = images[..., :-1, :-1]
+    across, down = images[..., :-1, 1:] - corner, images[..., 1:, :-1] - corner
+    return (across.square() + down.square() + _VARIATION_FLOOR).sqrt().flatten(1).sum(dim=1).mean()
+
+
+def turning_point(variations: tuple[float, ...]) -> int:
+    """The iterate where the total variation turns upward; on a curve that only rises, its knee.
+
+    Past it images become artificial (Section 5.2 of the paper). It is seen on the synthetic images alone. The knee is
+    the point farthest above the line from the first to the last value (Satopaa et al., 2011).
+    """
+    lowest = min(range(len(variations)), key=variations.__getitem__)
+    rise = variations[-1] - variations[0]
+    if lowest > 0 or rise <= 0 or len(variations) < 3:
+        return lowest
+    last = len(variations) - 1
+    return max(range(len(variations)), key=lambda k: (variations[k] - variations[0]) / rise - k / last)
+
+
+def in_parallel(work: Callable[[int], Tensor], count: int, workers: int | None = None) -> Iterator[Tensor]:
+    """`work(0)`, `work(1)`, ... in order, several at once, each on a core of its own.
+
+    Small convolutions gain less from a second core than a second batch does. Threads do: torch computes outside
+    Python's lock, and nothing has to be copied to another process.
+    """
+    workers = workers or usable_cores()
+    if workers == 1 or count == 1:
+        yield from map(work, range(count))
+        return
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            yield from pool.map(work, range(count))
+        finally:
+            pool.shutdown(cancel_futures=True)
+            set_thread_count()
+
+
+class KeptBatches:
+    """Finished batches in a folder of the workspace, so that an interrupted run goes on. They are post-processed."""
+
+    def __init__(self, workspace: Path | None, name: str) -> None:
+        self._folder = None if workspace is None else workspace / name
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+
+    def load(self, number: int) -> Tensor | None:
+        """Batch `number`, if it was finished before."""
+        place = self._place(number)
+        return torch.from_numpy(np.load(place, allow_pickle=False)) if place is not None and place.exists() else None
+
+    def save(self, number: int, images: Tensor) -> Tensor:
+        """Keep batch `number`; returns it."""
+        place = self._place(number)
+        if place is not None:
+            content = BytesIO()
+            np.save(content, images.numpy(), allow_pickle=False)
+            write_whole(place, content.getvalue())
+        return images
+
+    def _place(self, number: int) -> Path | None:
+        return None if self._folder is None else self._folder / f"{number}.npy"
+
+
+def _compared(rows: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean rows of the batch and what they are compared with: over all images, or for each class in the batch."""
+    if len(target) == 1:
+        return rows.mean(dim=0, keepdim=True), target
+    counts = torch.bincount(labels, minlength=len(target))
+    present = counts > 0
+    sums = torch.zeros_like(target).index_add(0, labels, rows)
+    return sums[present] / counts[present, None], target[present]

@@ -1,0 +1,1 @@
+"""Private Gaussians inside a public generator."""

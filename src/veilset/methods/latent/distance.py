@@ -1,0 +1,79 @@
+"""How far two images are from each other in the eyes of a search: wavelets, or LPIPS where it is installed."""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from veilset.core.errors import InputError
+from veilset.models import SMALLEST_SIDE
+from veilset.models.features.scattering import Scattering, group_norm
+
+DistanceName = Literal["wavelets", "lpips"]
+
+_LARGEST_SIDE = 64
+_ANGLES = 4  # of the wavelets; eight take twice as long
+_PIXEL_WEIGHT = 16.0  # one over the usual variance of a pixel
+_LPIPS_SIDE = 64  # smaller images shrink to nothing in its network
+
+
+def require_distance(name: DistanceName) -> None:
+    """Refuse LPIPS where it is not installed, before any work is done."""
+    if name == "lpips" and not all(find_spec(module) for module in ("lpips", "torchvision")):
+        raise InputError(
+            "distance=lpips needs the packages lpips and torchvision, which Veilset does not install: "
+            "pip install lpips torchvision. distance=wavelets needs nothing."
+        )
+
+
+class WaveletDistance(nn.Module):
+    """Squared distance in pixels and in wavelet features normalised within the image; nothing is learned."""
+
+    def __init__(self, size: int, channels: int) -> None:
+        super().__init__()
+        self.side = min(_LARGEST_SIDE, max(SMALLEST_SIDE, size))
+        self.scattering = Scattering(self.side, channels, L=_ANGLES)
+
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """What is compared: (b, pixels) and (b, d)."""
+        images = _of_side(images, self.side)
+        return images.flatten(1), group_norm(self.scattering(images)).flatten(1)
+
+    def forward(self, first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> Tensor:
+        """(b,): the mean square over features, plus that over pixels in units of their variance."""
+        pixels, features = ((one - two).square().mean(dim=1) for one, two in zip(first, second, strict=True))
+        return features + _PIXEL_WEIGHT * pixels
+
+
+class LpipsDistance(nn.Module):
+    """Learned perceptual distance (Zhang et al., CVPR 2018) with the published AlexNet weights of the package lpips."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        require_distance("lpips")
+        self.network = import_module("lpips").LPIPS(net="alex", verbose=False).eval().requires_grad_(False)
+
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The images in three colours and large enough; the network compares pairs."""
+        return (_of_side(images, max(_LPIPS_SIDE, images.shape[-1])).expand(-1, 3, -1, -1),)
+
+    def forward(self, first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> Tensor:
+        """(b,)."""
+        distances: Tensor = self.network(first[0], second[0], normalize=True)
+        return distances.flatten()
+
+
+Distance = WaveletDistance | LpipsDistance
+
+
+def distance_named(name: DistanceName, size: int, channels: int) -> Distance:
+    """The distance called `name` for images of this size."""
+    return LpipsDistance() if name == "lpips" else WaveletDistance(size, channels)
+
+
+def _of_side(images: Tensor, side: int) -> Tensor:
+    if images.shape[-1] == side:
+        return images
+    return functional.interpolate(images, (side, side), mode="bilinear", antialias=True)

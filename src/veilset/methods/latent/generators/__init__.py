@@ -1,0 +1,1 @@
+"""Public generators: how they are trained."""

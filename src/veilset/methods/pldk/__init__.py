@@ -1,0 +1,1 @@
+"""Distilled images and a student (PLDK)."""

@@ -1,0 +1,1 @@
+"""A GAN with sanitized gradients of shard critics."""

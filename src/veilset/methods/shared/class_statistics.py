@@ -1,0 +1,113 @@
+"""What each class looks like on average: one noisy sum of fixed features, and a generator drawn towards it.
+
+The features are those of `models/features/embeddings.py`; matching their class means is the idea of DP-MERF (Harder et
+al. 2021). Here it gives the generators of data-free methods the look of the private classes, which a classifier's
+gradient alone does not hold.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from veilset.core.errors import InputError
+from veilset.core.randomness import torch_generator
+from veilset.data.procedural_images import drawn_patterns
+from veilset.models.features.embeddings import ImageEmbedding
+from veilset.privacy.session import PerImage, Session
+from veilset.privacy.vault import PublicFacts
+
+# Lengths of a record's two parts, its random features and its count of one. Together 1.
+_COUNT_PART = 0.1
+_FEATURES_PART = math.sqrt(1 - _COUNT_PART**2)
+_CODE_SIZE = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassStatistics:
+    """Noisy means of the random features of each class, and noisy shares of the classes."""
+
+    means: Tensor  # (classes, random_features)
+    shares: Tensor  # (classes,), adding up to 1
+
+    @classmethod
+    def from_sums(cls, sums: Tensor, units: int) -> "ClassStatistics":
+        """Divide by the noisy counts, which the public number of units keeps within reason."""
+        counts = (sums[:, -1] / _COUNT_PART).clamp(min=0.1 * units / len(sums))
+        counts = counts * (units / counts.sum())
+        return cls(means=(sums[:, :-1] / _FEATURES_PART / counts[:, None]).float(), shares=(counts / units).float())
+
+
+def require_square(facts: PublicFacts) -> None:
+    """Refuse images that the embedding and the generators cannot take."""
+    height, width, _ = facts.shape
+    if height != width or not 16 <= height <= 64:
+        raise InputError(f"Expected square images of 16 to 64 pixels, got {height}x{width}. Pass --size 32.")
+
+
+def public_embedding(facts: PublicFacts, *, random_features: int, pictures: int, seed: int) -> ImageEmbedding:
+    """Features fixed by drawn pictures and the seed; no image of anyone is read."""
+    require_square(facts)
+    size, _, channels = facts.shape
+    return ImageEmbedding(
+        "scattering",
+        drawn_patterns(pictures, size, channels, torch_generator(seed, "embedding pictures")),
+        code_size=min(_CODE_SIZE, pictures - 1),
+        random_features=random_features,
+        generator=torch_generator(seed, "embedding"),
+    )
+
+
+def read_statistics(session: Session, embedding: ImageEmbedding, *, label: str, device: str) -> ClassStatistics:
+    """Spend the event `label` on the class sums of the embedding.
+
+    Privacy: unit as in the vault; relation add/remove-one; sensitivity 1, the length of a unit's row, whichever classes
+    it touches; event one Gaussian, un-subsampled; assumes an embedding fixed by public pictures, which treats every
+    image alone.
+    """
+
+    def row(images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG001 (the session places rows by class)
+        _, features = embedding(as_floats(images, device))
+        count = torch.full_like(features[:, :1], _COUNT_PART)
+        return torch.cat([_FEATURES_PART * features, count], dim=1).cpu()
+
+    noise = session.planned(label).noise_multiplier
+    sums = session.gaussian_sum(row, label=label, clip_norm=1.0, noise_multiplier=noise, by_class=True)
+    return ClassStatistics.from_sums(sums, session.facts.units)
+
+
+def code_rows(embedding: ImageEmbedding, device: str) -> PerImage:
+    """The codes of 8-bit images, for mechanisms."""
+
+    def row(images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG001
+        return embedding.code(as_floats(images, device)).cpu()
+
+    return row
+
+
+class MeanMatching:
+    """The distance of a generator's class means to the noisy ones, with the images of earlier steps kept in.
+
+    The mean of one batch alone is noisier than what is left to match; the division by 1 - keep gives the batch's own
+    images the weight that they would have alone.
+    """
+
+    def __init__(self, target: Tensor, memory: float) -> None:
+        self.target, self.memory = target, memory
+        self.remembered = torch.zeros_like(target)
+        self.steps = 0
+
+    def loss(self, features: Tensor, classes: Tensor) -> Tensor:
+        """Of features (len(classes) * m, d), m images of each class in turn."""
+        keep = min(self.memory, self.steps / (self.steps + 3))
+        batch_mean = features.reshape(len(classes), -1, features.shape[1]).mean(dim=1)
+        mean = keep * self.remembered[classes] + (1 - keep) * batch_mean
+        self.remembered[classes] = mean.detach()
+        self.steps += 1
+        return (mean - self.target[classes]).square().sum(dim=1).mean() / (1 - keep)
+
+
+def as_floats(images: Tensor, device: str) -> Tensor:
+    """(batch, H, W, C) bytes as (batch, C, H, W) floats in [0, 1]."""
+    return images.to(device).permute(0, 3, 1, 2).float() / 255

@@ -1,0 +1,109 @@
+"""Losses of data-free distillation. Everything here is post-processing: no private image comes near it.
+
+Decoupled knowledge distillation is Zhao et al. 2022; the step on the student's outputs is Liu et al. 2023 (DPDFD,
+Algorithm 1); the generator's three terms are Chen et al. 2019 (DAFL), which that paper takes over.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from veilset.teachers.teacher import head_of
+
+Bounding = Literal["clip", "normalise"]
+
+# Added to a norm before division, as in the paper.
+_STABILISER = 1e-4
+
+
+def decoupled_distillation(
+    student: Tensor, teacher: Tensor, *, other_weight: float = 1.0, temperature: float = 1.0
+) -> Tensor:
+    """The loss of each row of logits (b, K) with the teacher's argmax as target class, (b,).
+
+    The KL divergence of "target or not", plus `other_weight` times that among the other classes. Equal weights are not
+    ordinary distillation, which would weigh the second by how unsure the teacher is.
+    """
+    target = functional.one_hot(teacher.argmax(dim=1), teacher.shape[1]).bool()
+    student, teacher = student / temperature, teacher / temperature
+
+    def binary(logits: Tensor) -> Tensor:
+        chosen = logits[target]
+        rest = logits.masked_fill(target, -torch.inf).logsumexp(dim=1)
+        return torch.stack([chosen, rest], dim=1).log_softmax(dim=1)
+
+    def others(logits: Tensor) -> Tensor:
+        return logits[~target].view(len(logits), -1).log_softmax(dim=1)
+
+    losses = functional.kl_div(binary(student), binary(teacher), log_target=True, reduction="none").sum(dim=1)
+    among = functional.kl_div(others(student), others(teacher), log_target=True, reduction="none").sum(dim=1)
+    return (losses + other_weight * among) * temperature**2
+
+
+def output_gradient(student: Tensor, teacher: Tensor, *, other_weight: float, temperature: float) -> Tensor:
+    """The gradient of each row's loss by the student's outputs, (b, K)."""
+    outputs = student.detach().requires_grad_()
+    with torch.enable_grad():
+        loss = decoupled_distillation(outputs, teacher, other_weight=other_weight, temperature=temperature).sum()
+    (gradient,) = torch.autograd.grad(loss, outputs)
+    return gradient
+
+
+def bounded_rows(gradient: Tensor, bound: float, bounding: Bounding) -> Tensor:
+    """Each row scaled to length `bound`, or shortened to it where it is longer."""
+    lengths: Tensor = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+    return gradient * (bound / (lengths + _STABILISER if bounding == "normalise" else lengths.clamp_min(bound)))
+
+
+def student_loss(outputs: Tensor, gradient: Tensor) -> Tensor:
+    """Half the squared distance to the shifted outputs y = outputs - gradient: its own gradient is just `gradient`.
+
+    The paper takes cross-entropy to softmax(y), whose gradient vanishes where a student is wrong and sure of it.
+    """
+    return 0.5 * (outputs - (outputs.detach() - gradient)).square().sum(dim=1).mean()
+
+
+def one_hot_loss(logits: Tensor) -> Tensor:
+    """Small where each image belongs to one class clearly."""
+    return functional.cross_entropy(logits, logits.argmax(dim=1))
+
+
+def balance_loss(logits: Tensor) -> Tensor:
+    """Minus the entropy of the batch's mean prediction: small where all classes appear alike often."""
+    mean = logits.softmax(dim=1).mean(dim=0)
+    return (mean * mean.clamp_min(1e-9).log()).sum()
+
+
+def activation_loss(features: Tensor) -> Tensor:
+    """Minus the mean size of the features before the head: real images excite more of them than noise does.
+
+    The paper prints a plus before its norm; its text, and DAFL, say that real images have the larger activations.
+    """
+    return -features.abs().mean()
+
+
+def disagreement(student: Tensor, teacher: Tensor) -> Tensor:
+    """How far the student's predictions are from the teacher's: mean absolute difference of the logits' shape."""
+    centred = student - student.mean(dim=1, keepdim=True), teacher - teacher.mean(dim=1, keepdim=True)
+    return (centred[0] - centred[1]).abs().mean()
+
+
+class WithFeatures(nn.Module):
+    """A classifier that also returns what its last linear layer reads."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self._seen: Tensor | None = None
+        head_of(network)[1].register_forward_pre_hook(self._keep)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (b, K) and features (b, d)."""
+        logits: Tensor = self.network(images)
+        assert self._seen is not None
+        return logits, self._seen
+
+    def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:  # noqa: ARG002
+        self._seen = inputs[0]

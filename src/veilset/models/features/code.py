@@ -1,0 +1,61 @@
+"""A short code of fixed features, whose directions come from pictures of no one.
+
+A private head pays for every weight with noise, so the thousands of wavelet features are first projected on the
+principal directions of public pictures: drawn ones (data/procedural_images.py), and public images where there are any.
+The code depends on its own image alone and on nothing private.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from veilset.core.errors import InputError
+
+# Directions of little public variance are stretched by this power of it: 0 is plain PCA, 1 whitens.
+_WHITENING = 0.5
+
+
+class Code(nn.Module):
+    """Features of `extractor` seen along public directions, scaled to length 1: images -> (b, directions).
+
+    Privacy: a row depends on its own image and on public pictures only.
+    """
+
+    def __init__(self, extractor: nn.Module, features: int, directions: int) -> None:
+        super().__init__()
+        self.extractor, self.directions = extractor, directions
+        self.register_buffer("centre", torch.zeros(features))
+        self.register_buffer("projection", torch.zeros(features, directions))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The code of each image; gradients flow to the images."""
+        return functional.normalize(self.project(self.extractor(images)), dim=1)
+
+    def project(self, features: Tensor) -> Tensor:
+        """Features seen along the public directions, before they are brought to length 1."""
+        projected: Tensor = (features - self.get_buffer("centre")) @ self.get_buffer("projection")
+        return projected
+
+    @torch.no_grad()
+    def learn_directions(self, pictures: Iterable[Tensor]) -> None:
+        """Take centre and directions from batches of public pictures in [0, 1], (b, C, H, W)."""
+        rows = torch.cat([self.extractor(part) for part in pictures])
+        if len(rows) <= self.directions:
+            raise InputError(f"Expected more than {self.directions} public pictures, got {len(rows)}.")
+        centre = rows.mean(dim=0)
+        variances, directions = principal_directions(rows.sub_(centre), self.directions)
+        stretch = (variances / variances[0]).clamp_min(1e-6) ** (-_WHITENING / 2)
+        self.get_buffer("centre").copy_(centre)
+        self.get_buffer("projection").copy_(directions * stretch)
+
+
+def principal_directions(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Variances (count,) and directions (d, count) of centred rows (N, d), by the smaller square matrix."""
+    fewer_rows = rows.shape[0] < rows.shape[1]
+    square = rows @ rows.T if fewer_rows else rows.T @ rows
+    values, vectors = torch.linalg.eigh(square.double())
+    values, vectors = values.flip(0)[:count].clamp_min(1e-12), vectors.flip(1)[:, :count].to(rows.dtype)
+    variances = (values / len(rows)).to(rows.dtype)
+    return variances, functional.normalize(rows.T @ vectors, dim=0) if fewer_rows else vectors

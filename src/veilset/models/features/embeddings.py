@@ -1,0 +1,131 @@
+"""Fixed features of an image for matching distributions: a code of unit length and random Fourier features.
+
+The random features (Rahimi and Recht, 2007) approximate a Gaussian kernel, so the mean of them over a class is a kernel
+mean embedding: two classes with the same mean have nearly the same distribution. A kernel on pixels sees little; here
+it sits on scattering maps, seen three ways: normalised within each record (shape and texture), as they are (contrast),
+and as a coarse picture (brightness).
+
+Everything fixed about the map comes from public pictures and a seed, and an image's features depend on that image
+alone: so they may be clipped and summed over private images.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from veilset.models.features.scattering import Scattering, group_norm
+
+FeatureForm = Literal["scattering", "pixels"]
+
+# Four angles, not eight, for speed. A linear classifier of the codes at epsilon 1, same eigenvalue floor, one noise
+# draw each, on validation images: 96.8 and 84.4 % (MNIST, Fashion-MNIST) with four, 97.3 and 84.8 % with eight. The two
+# trials also differed in the groups of the norm and a little in the noise.
+_ANGLES = 4
+
+# Public directions of little variance are stretched by this power of it: 0 is plain PCA, 1 whitens.
+_WHITENING = 0.75
+
+# How far brightness and contrast count against the shape code, which has length 1.
+_BRIGHTNESS_SCALE = 0.5
+_CONTRAST_SCALE = 0.5
+
+# Kernel widths as shares of the median distance of public pictures: one sees fine differences, one the whole.
+_BANDWIDTHS = (0.35, 1.0)
+
+_COARSE_SIDE = 14
+_AT_ONCE = 500
+
+
+class ImageEmbedding(nn.Module):
+    """Codes (batch, code_size) of length 1 and random features (batch, random_features) of length 1.
+
+    Args:
+        form: "scattering", or "pixels" for a kernel on the pixels themselves.
+        public: public pictures in [0, 1], (count, channels, size, size), with more of them than `code_size`.
+        code_size: length of the code.
+        random_features: number of random features, a multiple of 4.
+        generator: draws the frequencies.
+    """
+
+    def __init__(
+        self,
+        form: FeatureForm,
+        public: Tensor,
+        *,
+        code_size: int,
+        random_features: int,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        channels, size = public.shape[1], public.shape[2]
+        self.form, self.code_size = form, code_size
+        self.scattering = Scattering(size, channels, L=_ANGLES) if form == "scattering" else None
+        self.coarse = max(1, size // _COARSE_SIDE)
+        with torch.no_grad():
+            shapes, others = zip(*(self._views(part) for part in torch.split(public, _AT_ONCE)), strict=True)
+            self._fix_code(torch.cat(shapes), code_size, generator)
+            self._fix_scales(torch.cat(others))
+            points = torch.cat([self._points(part)[1] for part in torch.split(public, _AT_ONCE)])
+        pairs = torch.randint(0, len(points), (2, 20_000), generator=generator)
+        median = (points[pairs[0]] - points[pairs[1]]).norm(dim=1).median()
+        half = random_features // 2
+        widths = torch.tensor(_BANDWIDTHS).repeat_interleave(half // len(_BANDWIDTHS)) * median
+        directions = torch.randn(points.shape[1], len(widths), generator=generator)
+        self.register_buffer("frequencies", directions / widths)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The codes and the random features; gradients flow to the images."""
+        code, points = self._points(images)
+        angles = points @ self.get_buffer("frequencies")
+        return code, torch.cat([angles.cos(), angles.sin()], dim=1) / angles.shape[1] ** 0.5
+
+    def code(self, images: Tensor) -> Tensor:
+        """The codes alone, without the random features."""
+        return self._points(images)[0]
+
+    def _views(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What the code is made of, and what the kernel sees beside it."""
+        if self.scattering is None:
+            return images.flatten(1), images.flatten(1)
+        maps = self.scattering(images)
+        picture = functional.avg_pool2d(images, self.coarse).flatten(1)
+        return group_norm(maps, maps.shape[1]).flatten(1), torch.cat([picture, maps.flatten(1)], dim=1)
+
+    def _points(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The codes, and the points between which the kernel measures distance."""
+        shape, other = self._views(images)
+        projected = (shape - self.get_buffer("shape_mean")) @ self.get_buffer("projection")
+        code = functional.normalize(projected, dim=1)
+        scaled = (other - self.get_buffer("other_mean")) * self.get_buffer("other_scale")
+        return code, scaled if self.scattering is None else torch.cat([code, scaled], dim=1)
+
+    def _fix_code(self, shapes: Tensor, code_size: int, generator: torch.Generator) -> None:
+        """Centre the shape features and project them on the leading directions of the public pictures."""
+        mean = shapes.mean(dim=0)
+        size = self.code_size = min(code_size, *shapes.shape)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
+            _, strength, directions = torch.svd_lowrank(shapes - mean, q=min(size + 32, *shapes.shape), niter=3)
+        stretch = (strength[:size] / strength[0]).clamp_min(1e-6) ** _WHITENING
+        self.register_buffer("shape_mean", mean)
+        self.register_buffer("projection", directions[:, :size] / stretch)
+
+    def _fix_scales(self, others: Tensor) -> None:
+        """Centre brightness and contrast and give each its public root mean square length."""
+        mean = others.mean(dim=0)
+        centred = (others - mean).square()
+        if self.scattering is None:
+            scale = torch.full_like(mean, float(centred.sum(dim=1).mean().rsqrt()))
+        else:
+            maps = self.scattering.out_channels * self.scattering.out_size**2
+            picture, contrast = centred[:, :-maps], centred[:, -maps:]
+            scale = torch.cat(
+                [
+                    (_BRIGHTNESS_SCALE * picture.sum(dim=1).mean().rsqrt()).expand(picture.shape[1]),
+                    (_CONTRAST_SCALE * contrast.sum(dim=1).mean().rsqrt()).expand(maps),
+                ]
+            )
+        self.register_buffer("other_mean", mean)
+        self.register_buffer("other_scale", scale)

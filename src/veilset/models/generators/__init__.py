@@ -1,0 +1,1 @@
+"""Networks from latents to images."""

@@ -1,0 +1,1 @@
+"""Comparisons: suites, cells, results."""

@@ -1,0 +1,1 @@
+"""The mechanisms: one file for each way to touch private rows."""

@@ -1,0 +1,148 @@
+"""The paid steps of a DP-SGD run: a fresh Poisson sample, the callback's clipped sum, noise.
+
+All tensors of a step are one vector and one release. The callback sums in float64, with room for rounding inside its
+clip (dpsgd/exact.py). Here the sum is rounded to integers, multiples of 2^-30 clip norms; they are added over
+processes exactly and leave with noise of their own grid.
+
+Steps are leased from the ledger in chunks before they are taken, so that a run that was cut off cannot repeat one. What
+follows from the noisy sums (weights, state of an optimizer) may be kept at the end of a lease; a resumed run goes on
+from there without the steps that it leased and lost.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from veilset.core.errors import BudgetError, InputError
+from veilset.core.progress import SILENT, Progress
+from veilset.privacy.events import Event
+from veilset.privacy.noise import GRID_BITS, Claim, NoiseSource
+from veilset.privacy.processes import add_over_processes, from_first, rank_and_size
+from veilset.privacy.sampling import Units, one_row_each, owners_of, poisson_sample
+from veilset.privacy.spending import Purse
+from veilset.privacy.vault import UnitRows
+
+PerImage = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""uint8 images (b, H, W, C) and labels (b,) -> one row of numbers per image (b, d)."""
+
+ClippedSum = Callable[..., Sequence[torch.Tensor]]
+"""uint8 images (b, H, W, C) or feature rows, and labels (b,) -> sums in which each counts at most the clip norm.
+
+A callback that draws at random takes a third argument, (b, draws) numbers in [0, 1): each row belongs to its unit. It
+must draw in no other way, because numbers drawn by position shift for all units when there is one more.
+"""
+
+_READ_AT_ONCE = 512
+_LARGEST_BATCH = 2**19
+
+
+def require_batch(sampling_rate: float, units: int, label: str) -> None:
+    """Refuse a batch for which the margin that clipped sums leave for rounding was not proven."""
+    if sampling_rate * units > _LARGEST_BATCH:
+        raise InputError(
+            f"Expected a batch of at most {_LARGEST_BATCH} units on average, got {sampling_rate * units:.0f} for "
+            f"{label!r}. Use a smaller batch."
+        )
+
+
+class GradientSteps:
+    """The steps of one spent event; `step` takes the next."""
+
+    def __init__(
+        self,
+        event: Event,
+        clip_norm: float,
+        rows: UnitRows,
+        units: Units,
+        purse: Purse,
+        noise: NoiseSource,
+        features: PerImage | None = None,
+        progress: Progress = SILENT,
+    ) -> None:
+        self.event = event
+        self.clip_norm = clip_norm
+        self.lease_size = 50
+        self.steps_left = event.count - purse.leased(event)
+        self._left_in_lease = 0
+        self._rows, self._purse, self._noise = rows, purse, noise
+        self._features, self._progress = features, progress
+        rank, size = rank_and_size()
+        self._own: Units = units[rank::size]
+        self._cache: tuple[torch.Tensor, np.ndarray] | None = None
+
+    def step(self, clipped_sum: ClippedSum, *, draws: int = 0) -> list[torch.Tensor]:
+        """One noisy sum over a fresh Poisson sample, in float32. An empty sample is a batch of zero images.
+
+        With `draws`, the callback gets so many random numbers for each unit as its third argument.
+        """
+        if self._left_in_lease == 0:
+            self._left_in_lease = min(self.lease_size, self.steps_left)
+            if self._left_in_lease == 0:
+                raise BudgetError(f"All {self.event.count} steps of {self.event.label!r} are taken. No data was read.")
+            self._purse.ledger.lease(self.event, self._left_in_lease)
+        self._left_in_lease -= 1
+        self.steps_left -= 1
+        sampled = poisson_sample(self._rows, self._own, self.event.sampling_rate, self._noise)
+        batch = self._read(one_row_each(self._rows, sampled, self._noise))
+        if draws:
+            batch += (self._noise.uniforms(len(sampled), draws, owners_of(self._rows, sampled)),)
+        sums = clipped_sum(*batch)
+        total = torch.cat([part.detach().flatten().double().cpu() for part in sums])
+        step = self.clip_norm * 2.0**-GRID_BITS
+        # What is not finite is an error of the callback's, but to say so would tell of private rows.
+        whole = add_over_processes(torch.nan_to_num(total / step, 0.0, 0.0, 0.0).round_().to(torch.int64))
+        multiplier = self.event.noise_multiplier
+        claim = Claim(step=step, sensitivity=self.clip_norm, noise_multiplier=multiplier, event=self.event)
+        noisy = from_first(self._noise.release(whole, claim)).float()
+        pieces = torch.split(noisy, [part.numel() for part in sums])
+        return [piece.view(part.shape).to(part.device) for piece, part in zip(pieces, sums, strict=True)]
+
+    @property
+    def lease_used_up(self) -> bool:
+        """Whether the next step needs a new lease: the moment to `keep` a state."""
+        return self._left_in_lease == 0
+
+    def keep(self, state: Mapping[str, Any]) -> None:
+        """Store what a resumed run goes on from: tensors and plain data, computed from noisy sums alone."""
+        self._purse.keep_state(self.event, state)
+
+    def kept(self) -> dict[str, Any] | None:
+        """The last state that an earlier part of this run kept; every process gets that of rank 0."""
+        return self._purse.kept_state(self.event)
+
+    def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, ...]:
+        if self._features is None:
+            return self._from_vault(rows)
+        if self._cache is None:
+            self._cache = self._compute(self._features)
+        cached, places = self._cache
+        return cached[torch.from_numpy(places[rows])], torch.from_numpy(self._rows.records.labels[rows])
+
+    @torch.no_grad()
+    def _compute(self, features: PerImage) -> tuple[torch.Tensor, np.ndarray]:
+        """The features of this process's own rows, each from its own image alone, and the place of every row in them.
+
+        They never leave this object but in a batch.
+        """
+        total = len(self._rows.records.labels)
+        own = np.concatenate([self._rows.of(unit) for unit in self._own] or [np.zeros(0, dtype=np.int64)])
+        places = np.full(total, -1)
+        places[own] = np.arange(len(own))
+        if not len(own):  # an empty shard looks like any other: no rows of the right width
+            black = torch.zeros(1, *self._rows.records.shape, dtype=torch.uint8)
+            return features(black, torch.zeros(1, dtype=torch.int64))[:0].float(), places
+        parts = []
+        # How many units a shard holds is private, and how many images groups hold: only all records show progress.
+        progress = self._progress if len(own) == total == self._rows.count else SILENT
+        with progress.task(f"features for {self.event.label}", len(own)) as task:
+            for start in range(0, len(own), _READ_AT_ONCE):
+                rows = own[start : start + _READ_AT_ONCE]
+                parts.append(features(*self._from_vault(rows)).float())
+                task.advance(len(rows))
+        return torch.cat(parts), places
+
+    def _from_vault(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        images, labels = self._rows.read(rows)
+        return torch.from_numpy(images), torch.from_numpy(labels)

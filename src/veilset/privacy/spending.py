@@ -1,0 +1,137 @@
+"""What of a plan is still to spend, what was spent already, and the paid results of a run that resumes."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from veilset.core.errors import BudgetError
+from veilset.core.files import write_whole
+from veilset.privacy.events import Event, Plan
+from veilset.privacy.processes import RunLedger, bytes_from_first, rank_and_size
+
+
+class Purse:
+    """A plan and its ledger. Every mechanism pays here, before it reads."""
+
+    def __init__(self, plan: Plan, ledger: RunLedger, workspace: Path | None) -> None:
+        self.ledger = ledger
+        self.unspent = list(plan.own)
+        self._workspace = workspace
+        self._earlier = [
+            (Event.from_json(line["body"]["event"]), int(line["sequence"]))
+            for line in ledger.lines
+            if line["kind"] == "spend"
+        ]
+        self._current = -1
+
+    def pay(self, event: Event) -> torch.Tensor | None:
+        """Spend `event`; where an earlier part of this run paid for it, return what it got."""
+        earlier = self._take(event)
+        if earlier is None:
+            self._current = self.ledger.spend(event)
+            return None
+        kept = self._place(earlier)
+        if kept is None or not kept.exists():
+            raise BudgetError(
+                f"The run was stopped while it read the data for {event.label!r}, and that share is spent. "
+                "Start a new run; it needs a new share of the budget."
+            )
+        content = self._unsealed(kept, kept.read_bytes(), self._hash_of(earlier))
+        return torch.from_numpy(np.load(BytesIO(content), allow_pickle=False))
+
+    def pay_steps(self, event: Event) -> None:
+        """Spend an event whose steps are leased one chunk after another."""
+        if self._take(event) is None:
+            self.ledger.spend(event)
+
+    def leased(self, event: Event) -> int:
+        """How many steps of `event` were begun in earlier parts of this run."""
+        leases = [line["body"] for line in self.ledger.lines if line["kind"] == "lease"]
+        return sum(int(b["steps"]) for b in leases if (b["label"], b["shard"]) == (event.label, event.shard))
+
+    def keep_state(self, event: Event, state: Mapping[str, Any]) -> None:
+        """Store what a resumed run goes on from between the steps of `event`."""
+        place = self._place_of_steps(event)
+        if place is not None and rank_and_size()[0] == 0:
+            content = BytesIO()
+            torch.save({"state": dict(state)}, content)
+            write_whole(place, self._sealed(content.getvalue(), place.name))
+
+    def kept_state(self, event: Event) -> dict[str, Any] | None:
+        """The last state that an earlier part of this run kept; every process gets that of rank 0."""
+        place = self._place_of_steps(event)
+        here = place is not None and place.exists() and rank_and_size()[0] == 0
+        content = bytes_from_first(place.read_bytes() if here and place is not None else b"")
+        if not content:
+            return None
+        assert place is not None
+        if _run_of(content) not in (None, str(self.ledger.header["run"])):
+            return None  # left behind by another run in this folder
+        content = self._unsealed(place, content, place.name)
+        state: dict[str, Any] = torch.load(BytesIO(content), map_location="cpu", weights_only=True)["state"]
+        return state
+
+    def keep(self, result: torch.Tensor) -> torch.Tensor:
+        """Store a paid result for a resumed run."""
+        place = self._place(self._current)
+        if place is not None and rank_and_size()[0] == 0:
+            content = BytesIO()
+            np.save(content, result.numpy(), allow_pickle=False)
+            write_whole(place, self._sealed(content.getvalue(), self._hash_of(self._current)))
+        return result
+
+    def _take(self, event: Event) -> int | None:
+        if event not in self.unspent:
+            raise BudgetError(
+                f"{event.label!r} (noise multiplier {event.noise_multiplier:g}) is not in the plan or spent already. "
+                "No data was read."
+            )
+        self.unspent.remove(event)
+        for position, (paid, sequence) in enumerate(self._earlier):
+            if paid == event:
+                del self._earlier[position]
+                return sequence
+        return None
+
+    def _hash_of(self, sequence: int) -> str:
+        return str(self.ledger.lines[sequence].get("hash", sequence))
+
+    def _sealed(self, content: bytes, belongs_to: str) -> bytes:
+        """The content and a last line that says to which run and which line of its ledger it belongs.
+
+        At the end, where readers of arrays do not look: the file stays one that NumPy can open.
+        """
+        digest = hashlib.sha256(content).hexdigest()
+        seal = {"run": str(self.ledger.header["run"]), "line": belongs_to, "sha256": digest}
+        return content + b"\n" + json.dumps(seal).encode()
+
+    def _unsealed(self, place: Path, stored: bytes, belongs_to: str) -> bytes:
+        """What was sealed for this run and this line; anything else is refused."""
+        content = stored.rpartition(b"\n")[0]
+        if stored != self._sealed(content, belongs_to):
+            raise BudgetError(
+                f"{place} is damaged or of another run, and what it held is paid for. Put the right file back; without "
+                "it, start a new run, which needs a new share of the budget."
+            )
+        return content
+
+    def _place_of_steps(self, event: Event) -> Path | None:
+        name = hashlib.sha256(f"{event.label}/{event.shard}".encode()).hexdigest()[:16]
+        return None if self._workspace is None else self._workspace / f"steps-{name}.pt"
+
+    def _place(self, sequence: int) -> Path | None:
+        return None if self._workspace is None else self._workspace / f"paid-{sequence}.npy"
+
+
+def _run_of(stored: bytes) -> str | None:
+    """The run that a sealed file names; None where it is damaged."""
+    try:
+        return str(json.loads(stored.rpartition(b"\n")[2])["run"])
+    except (ValueError, TypeError, KeyError):
+        return None

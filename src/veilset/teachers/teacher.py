@@ -1,0 +1,98 @@
+"""The trained teacher: a network from images to logits, and what rebuilds it."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from veilset.core.errors import InputError
+from veilset.models import NETWORKS, build_network
+from veilset.models.classifiers.scatternet import ScatteringFeatures
+from veilset.models.features.code import Code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """A classifier that private training has finished; what is computed from it is post-processing.
+
+    Args:
+        network: floats in [0, 1], (b, C, H, W), to logits (b, classes); gradients flow to the images.
+        description: JSON-ready data that rebuilds the network without its weights.
+    """
+
+    network: nn.Module
+    description: Mapping[str, Any]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """The logits of a batch of images."""
+        logits: Tensor = self.network(images)
+        return logits
+
+    def weights(self) -> dict[str, Tensor]:
+        """All that the network has learned, by name."""
+        return {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
+
+
+def finished(network: nn.Module, description: Mapping[str, Any]) -> Teacher:
+    """A teacher whose weights no longer move."""
+    return Teacher(network=network.eval().requires_grad_(False), description=dict(description))
+
+
+def rebuild_teacher(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Teacher:
+    """The teacher of a stored description and its weights. What a description names is never imported."""
+    try:
+        if description["kind"] != "scattering" and description["network"] not in NETWORKS:
+            raise ValueError(f"its network is {description['network']!r}, none of ours")
+        shape = (int(description["shape"][0]), int(description["shape"][1]), int(description["shape"][2]))
+        network = make_network(
+            kind=str(description["kind"]),
+            name=str(description["network"]),
+            shape=shape,
+            classes=int(description["classes"]),
+            directions=int(description["directions"]),
+            head_only=bool(description["head_only"]),
+        )
+        network.load_state_dict(dict(weights))
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"Not a teacher and its weights: {type(error).__name__}: {error}") from error
+    return finished(network, description)
+
+
+def make_network(
+    *, kind: str, name: str, shape: tuple[int, int, int], classes: int, directions: int, head_only: bool, seed: int = 0
+) -> nn.Module:
+    """The untrained network of a teacher; a head starts at zero, so that every teacher starts from even odds."""
+    if kind == "scattering":
+        extractor: nn.Module = ScatteringFeatures(shape)
+        return on_code(extractor, shape, classes, directions)
+    network = build_network(name, shape=shape, classes=classes, seed=seed)
+    return on_code(without_head(network), shape, classes, directions) if head_only else network
+
+
+def on_code(extractor: nn.Module, shape: tuple[int, int, int], classes: int, directions: int) -> nn.Sequential:
+    """A zero linear head on the code of fixed features."""
+    height, width, channels = shape
+    with torch.no_grad():
+        features = extractor.eval()(torch.zeros(1, channels, height, width)).shape[1]
+    head = nn.Linear(min(directions, features), classes)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return nn.Sequential(OrderedDict(code=Code(extractor, features, head.in_features), head=head))
+
+
+def head_of(network: nn.Module) -> tuple[str, nn.Linear]:
+    """The name and the module of the last linear layer, which gives the logits."""
+    found = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    if not found or not found[-1][0]:
+        raise InputError("Expected a network that ends in an nn.Linear, found none. Train all of it instead.")
+    return found[-1]
+
+
+def without_head(network: nn.Module) -> nn.Module:
+    """The network up to what its head reads."""
+    parent, _, child = head_of(network)[0].rpartition(".")
+    setattr(network.get_submodule(parent), child, nn.Identity())
+    return network

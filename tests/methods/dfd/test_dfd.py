@@ -1,0 +1,182 @@
+"""Data-free distillation: its plans, whole small runs of both variants, resuming, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from veilset.core.errors import InputError, VeilsetError
+from veilset.data.images import ImageSet
+from veilset.data.procedural_images import drawn_patterns
+from veilset.methods.dfd.method import Dfd, DfdConfig
+from veilset.methods.shared.data_free import DataFreeTraining
+from veilset.methods.shared.shard_teachers import GradientRounds, Queries, fit_head, require_all_classes, scores
+from veilset.models import build_network
+from veilset.models.generators.conditional import ConditionalGenerator
+from veilset.pipeline.run import Job, run
+from veilset.privacy.accounting import epsilon_of
+from veilset.privacy.budget import Budget
+from veilset.privacy.vault import PublicFacts, Vault
+from veilset.release.format import Release
+
+FACTS = PublicFacts(units=60_000, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
+SMALL = {
+    "warmup_steps": "3", "steps": "3", "settle_steps": "4", "batch": "16", "student_batch": "16", "bank": "48",
+    "random_features": "64", "pictures": "60", "width": "16", "teacher_steps": "10", "teachers": "30",
+}  # fmt: skip
+
+
+@pytest.fixture
+def records() -> ImageSet:
+    """Two classes that a look tells apart: strokes, and clouds."""
+    pictures = drawn_patterns(900, 16, 1, torch.Generator().manual_seed(3))
+    kept = torch.cat([pictures[:300], pictures[600:]])
+    images = (kept * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    return ImageSet(images, np.repeat([0, 1], 300))
+
+
+def job(variant: str = "B", **settings: str) -> Job:
+    return Job(
+        method="dfd", epsilon=10.0, samples=30, insecure_seed=0, settings={**SMALL, "variant": variant, **settings}
+    )
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+@pytest.mark.parametrize("variant", ["A", "B"])
+def test_plan_spends_the_budget_and_no_more(variant: str, epsilon: float) -> None:
+    plan = Dfd(DfdConfig(variant=variant)).plan(FACTS, Budget(epsilon, 1e-5))  # type: ignore[arg-type]
+    assert 0.98 * epsilon < epsilon_of(plan.events, 1e-5) <= epsilon * (1 + 1e-9)
+
+
+def test_without_statistics_a_has_one_event() -> None:
+    plan = Dfd.configure("paper").plan(FACTS, Budget(1.0, 1e-5))
+    assert [event.label for event in plan.events] == ["teacher"]
+
+
+def test_more_epsilon_buys_more_queries_of_b() -> None:
+    asked = []
+    for epsilon in (0.5, 1.0, 10.0):
+        facts = Dfd(DfdConfig(variant="B")).plan(FACTS, Budget(epsilon, 1e-5)).facts
+        asked.append(facts["iterations that this budget buys"] * facts["synthetic images of an iteration"])  # type: ignore[operator]
+    assert asked[0] < asked[1] < asked[2]
+    assert asked[1] < 200 < 1000 < asked[2]
+
+
+def test_b_is_one_event_for_each_iteration_of_the_whole_vault() -> None:
+    plan = Dfd(DfdConfig(variant="B", rounds=3)).plan(FACTS, Budget(1.0, 1e-5))
+    rounds = [event for event in plan.events if event.label == "gradients of the teachers"]
+    assert len(rounds) == 3
+    assert all((event.sampling_rate, event.partition, event.count) == (1.0, None, 1) for event in rounds)
+
+
+@pytest.mark.parametrize("vote", ["gradient", "signs"])
+def test_whole_run_of_b(vote: str, records: ImageSet, tmp_path: Path) -> None:
+    release = run(Vault(records), job(vote=vote), workspace=tmp_path / "run")
+    assert release.soft_labels is not None
+    np.testing.assert_array_equal(release.soft_labels.argmax(axis=1), release.labels)
+    weights, description = release.models["student"]
+    assert description["name"] == "convnet"
+    build_network("convnet", shape=(16, 16, 1), classes=2).load_state_dict(dict(weights))
+    weights, description = release.models["generator"]
+    ConditionalGenerator(16, 1, 2, description["latent_size"], description["width"]).load_state_dict(dict(weights))
+
+
+@pytest.mark.parametrize("variant", ["A", "B"])
+def test_a_run_goes_on_where_it_stopped(
+    variant: str, records: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bytes as without a stop: what was paid for is taken up, the rest is deterministic."""
+    monkeypatch.setattr("veilset.methods.shared.data_free._CHECKPOINT_EVERY", 1)
+    straight = run(Vault(records), job(variant), workspace=tmp_path / "straight")
+    advance = DataFreeTraining.advance
+
+    def stop(training: DataFreeTraining) -> None:
+        if training.step == 5:
+            raise KeyboardInterrupt
+        advance(training)
+
+    monkeypatch.setattr(DataFreeTraining, "advance", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(Vault(records), job(variant), workspace=tmp_path / "stopped")
+    monkeypatch.setattr(DataFreeTraining, "advance", advance)
+    resumed = run(Vault(records), job(variant), workspace=tmp_path / "stopped", resume=True)
+    _assert_same(straight, resumed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"variant": "C"}, "variant to be one of A, B"),
+        ({"teachers": 1}, "at least 2"),
+        ({"rounds": 0}, "rounds >= 1"),
+        ({"statistics_share": 0.0}, "nothing to match"),
+        ({"statistics_share": 1.0}, "statistics_share"),
+        ({"variant": "B", "statistics_share": 0.0, "statistics_weight": 0.0, "warmup_steps": 0}, "variant B"),
+        ({"bank": 10}, "bank >= batch"),
+        ({"one_hot_weight": -1.0}, "one_hot_weight >= 0"),
+        ({"bounding": "cut"}, "clip or normalise"),
+        ({"variety": 1.5}, "variety in"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        DfdConfig(**settings)
+
+
+def test_too_few_records_for_the_teachers() -> None:
+    few = PublicFacts(units=60, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
+    with pytest.raises(InputError, match="Expected 2 to 12 teachers for 60 records"):
+        Dfd(DfdConfig(variant="B", teachers=20)).plan(few, Budget(1.0, 1e-3))
+
+
+def test_a_class_that_is_never_named() -> None:
+    with pytest.raises(VeilsetError, match="never name two"):
+        require_all_classes(torch.tensor([0, 1, 0]), ("zero", "one", "two"))
+
+
+def test_a_shard_without_a_class_still_gives_a_teacher() -> None:
+    codes = torch.nn.functional.normalize(torch.randn(20, 4), dim=1)
+    head = fit_head(codes, torch.nn.functional.one_hot(torch.zeros(20, dtype=torch.int64), 3))
+    assert scores(head, codes).shape == (20, 3)
+    assert (scores(head, codes).argmax(dim=1) == 0).all()
+
+
+def test_labels_are_found_in_a_sum_of_normalised_gradients() -> None:
+    coins = torch.Generator().manual_seed(0)
+    odds = torch.randn(40, 5, generator=coins).softmax(dim=1).double()
+    wanted = torch.randint(5, (40,), generator=coins)
+    matrix = odds - torch.nn.functional.one_hot(wanted, 5)
+    rounds = GradientRounds(teachers=50, rounds=1, batch=40, signs=False)
+    assert (rounds._labels(50 * matrix / matrix.norm(), odds) == wanted).all()
+
+
+def test_answers_outvote_what_images_were_made_for_once_there_are_enough() -> None:
+    coins = torch.Generator().manual_seed(0)
+    kind = torch.randint(3, (300,), generator=coins)
+    codes = torch.nn.functional.normalize(torch.eye(4)[kind] + 0.1 * torch.randn(300, 4, generator=coins), dim=1)
+    pool = Queries(codes=codes, asked_for=kind)
+    answer = (kind + 1) % 3
+
+    def share(answers: int, wanted: torch.Tensor) -> float:
+        head = pool.head(codes[:answers], answer[:answers], 3)
+        return float((scores(head, codes).argmax(dim=1) == wanted).double().mean())
+
+    assert share(0, kind) == 1
+    assert share(30, kind) > 0.9
+    assert share(300, answer) > 0.9
+    alone = Queries(codes=codes).head(codes[:30], answer[:30], 3)
+    assert (scores(alone, codes).argmax(dim=1) == answer).all()
+
+
+def test_sample_before_fit_fails() -> None:
+    with pytest.raises(VeilsetError, match="Call fit first"):
+        Dfd(DfdConfig()).models()
+
+
+def _assert_same(first: Release, second: Release) -> None:
+    np.testing.assert_array_equal(first.images, second.images)
+    for name, (weights, _) in first.models.items():
+        for key, value in weights.items():
+            torch.testing.assert_close(value, second.models[name][0][key])

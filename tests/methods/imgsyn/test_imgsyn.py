@@ -1,0 +1,276 @@
+"""DP-ImgSyn: its plan, the sensitivity of its statistic, what a release depends on, resuming."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from running import run_with
+
+from veilset.core.errors import InputError
+from veilset.data.images import ImageSet
+from veilset.methods import imgsyn
+from veilset.methods.base import Context
+from veilset.methods.imgsyn.method import Imgsyn, ImgsynConfig, class_means
+from veilset.pipeline.run import Job, run
+from veilset.privacy.account import Account
+from veilset.privacy.accounting import epsilon_of
+from veilset.privacy.budget import Budget
+from veilset.privacy.ledger import Ledger
+from veilset.privacy.noise import NoiseSource
+from veilset.privacy.session import Session
+from veilset.privacy.vault import PublicFacts, Vault
+from veilset.release.students import student_recipe
+from veilset.teachers import fitting, rebuild_teacher
+from veilset.training.augment import MILD
+
+FACTS = PublicFacts(units=60_000, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
+SMALL = {"iterations": "2", "batch": "10", "pool": "2", "copies": "2"}
+
+
+@pytest.fixture(autouse=True)
+def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directions and scales from fewer pictures: the same code in less time."""
+    monkeypatch.setattr(fitting, "_PICTURES", 800)
+    monkeypatch.setattr(imgsyn, "_PICTURES", 100)
+
+
+def records(seed: int = 0, count: int = 300) -> ImageSet:
+    coins = np.random.default_rng(seed)
+    labels = np.arange(count) % 3
+    images = coins.integers(0, 100, (count, 16, 16, 1)) + 60 * labels[:, None, None, None]
+    return ImageSet(images.astype(np.uint8), labels)
+
+
+def public() -> ImageSet:
+    images = np.random.default_rng(9).integers(0, 256, (50, 16, 16, 1), dtype=np.uint8)
+    return ImageSet(images, np.arange(50) % 2)
+
+
+def job(samples: int = 40, **settings: str) -> Job:
+    return Job(method="imgsyn", epsilon=10.0, samples=samples, insecure_seed=0, settings={**SMALL, **settings})
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_the_statistic_costs_its_share(epsilon: float) -> None:
+    plan = Imgsyn(ImgsynConfig(statistics_share=0.25)).plan(FACTS, Budget(epsilon, 1e-5))
+    teacher, statistic = plan.events
+    assert (teacher.label, statistic.label) == ("teacher", "statistics")
+    assert 0.99 * epsilon < epsilon_of(plan.events, 1e-5) <= epsilon
+    whole = Imgsyn(ImgsynConfig(statistics_share=0.999)).plan(FACTS, Budget(epsilon, 1e-5)).events[1].noise_multiplier
+    assert statistic.noise_multiplier == pytest.approx(2 * whole, rel=0.01)
+
+
+@pytest.mark.parametrize("nothing", [{"iterations": 0}, {"aligned_share": 0.0}, {"feature_weight": 0.0}])
+def test_without_alignment_nothing_is_spent_on_it(nothing: dict[str, float]) -> None:
+    plan = Imgsyn(ImgsynConfig(**nothing)).plan(FACTS, Budget(1.0, 1e-5))
+    assert [event.label for event in plan.events] == ["teacher"]
+
+
+def test_a_dp_generator_is_paid_in_the_same_plan() -> None:
+    plan = Imgsyn(ImgsynConfig(start="merf")).plan(FACTS, Budget(1.0, 1e-5))
+    labels = [event.label for event in plan.events]
+    assert labels[-2:] == ["teacher", "statistics"]
+    assert len(labels) == 4
+    assert epsilon_of(plan.events, 1e-5) <= 1.0
+
+
+def test_the_card_says_that_a_start_from_merf_looks_like_the_private_classes() -> None:
+    assert "look like the private classes" in Imgsyn(ImgsynConfig(start="merf")).warnings()[0]
+    assert Imgsyn(ImgsynConfig()).warnings() == []
+
+
+def test_the_release_depends_on_private_data_only_through_teacher_and_statistic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same teacher and statistic on other private images, with other labels: the same bytes."""
+    first = run_with(records(0), job(), workspace=tmp_path / "a", public=public())
+    weights, description = first.models["teacher"]
+    kept = torch.from_numpy(np.load(next((tmp_path / "a").glob("paid-*.npy"))))
+    monkeypatch.setattr(imgsyn, "train_teacher", _paying(lambda *_: rebuild_teacher(description, weights)))
+    real = Session.gaussian_sum
+
+    def statistic(self: Session, *args: object, **options: object) -> torch.Tensor:
+        assert not torch.equal(real(self, *args, **options), kept)  # other data, so another sum
+        return kept
+
+    monkeypatch.setattr(Session, "gaussian_sum", statistic)
+    other = run_with(records(77), job(), workspace=tmp_path / "b", public=public())
+    assert np.array_equal(first.images, other.images)
+    assert np.array_equal(first.soft_labels, other.soft_labels)
+
+
+def _paying(answer: Callable[..., object]) -> Callable[..., object]:
+    """`train_teacher` that spends its event and trains nothing."""
+
+    def train(session: Session, recipe: object, event: object, *_: object) -> object:
+        session._purse.pay_steps(event)
+        return answer()
+
+    return train
+
+
+@pytest.mark.parametrize("by_class", [False, True])
+def test_one_record_moves_the_statistic_by_no_more_than_its_bound(
+    by_class: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbouring vaults, the same noise: the sums differ by at most the clip norm."""
+    method = Imgsyn(ImgsynConfig(by_class=by_class, iterations=1, batch=10))
+    real, sums, bounds = Session.gaussian_sum, [], []
+
+    def watched(self: Session, row: object, **options: object) -> torch.Tensor:
+        bounds.append(options["clip_norm"])
+        sums.append(real(self, row, **options))
+        return sums[-1]
+
+    # The teacher would differ by its own paid noise; here it is the same on both sides.
+    monkeypatch.setattr(Session, "gaussian_sum", watched)
+    monkeypatch.setattr(imgsyn, "train_teacher", _paying(_fixed_teacher))
+    images, labels = records().images.copy(), records().labels
+    images[0] = 255 * (np.indices((16, 16)).sum(axis=0) % 2)[..., None]
+    for first in (0, 1):
+        vault = Vault(ImageSet(images[first:], labels[first:]))
+        ledger = Ledger.create(tmp_path / f"{first}.jsonl", {"run": "x"})
+        plan = method.plan(Vault(records()).facts, Budget(10.0, 1e-4))
+        method.fit(Session(vault, plan, ledger, NoiseSource(4)), public(), Context())
+        ledger.close()
+    assert bounds[0] == bounds[1]
+    assert 0.1 * bounds[0] < float((sums[0] - sums[1]).norm()) <= bounds[0] * (1 + 1e-6)
+
+
+def _fixed_teacher() -> object:
+    from veilset.teachers.teacher import finished, make_network
+
+    network = make_network(kind="scattering", name="", shape=(16, 16, 1), classes=3, directions=12, head_only=True)
+    network.get_submodule("code").learn_directions(
+        [torch.rand(40, 1, 16, 16, generator=torch.Generator().manual_seed(1))]
+    )
+    return finished(network, {})
+
+
+def test_an_interrupted_alignment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run_with(records(), job(80, aligned_share="1"), workspace=tmp_path / "whole", public=public())
+    real, calls = imgsyn.align, []
+
+    def failing(*args: object) -> object:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(imgsyn, "align", failing)
+    with pytest.raises(KeyboardInterrupt):
+        run_with(records(), job(80, aligned_share="1"), workspace=tmp_path / "cut", public=public())
+    done = len(calls)
+    monkeypatch.setattr(imgsyn, "align", lambda *args: calls.append(1) or real(*args))
+    again = run_with(records(), job(80, aligned_share="1"), workspace=tmp_path / "cut", public=public(), resume=True)
+    assert len(calls) - done < 4
+    assert np.array_equal(whole.images, again.images)
+
+
+@pytest.mark.parametrize("start", ["noise", "filtered_noise", "drawn", "public"])
+@pytest.mark.parametrize("by_class", ["true", "false"])
+def test_every_start(start: str, by_class: str, tmp_path: Path) -> None:
+    release = run_with(records(), job(20, start=start, by_class=by_class), workspace=tmp_path / "run", public=public())
+    assert release.images.shape == (20, 16, 16, 1)
+    assert np.allclose(release.soft_labels.sum(axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(("setting", "temperature"), [("2", 2), ("0", 4)])
+def test_soft_labels_are_those_of_the_stored_images(setting: str, temperature: float, tmp_path: Path) -> None:
+    release = run_with(records(), job(label_temperature=setting), workspace=tmp_path / "run", public=public())
+    weights, description = release.models["teacher"]
+    images = torch.from_numpy(release.images.copy()).permute(0, 3, 1, 2).float() / 255
+    wanted = (rebuild_teacher(description, weights)(images) / temperature).softmax(dim=1).numpy()
+    assert release.certificate.settings["label_temperature"] == temperature
+    assert np.allclose(release.soft_labels, wanted, atol=1e-4)
+
+
+def test_labels_of_two_classes_are_not_softened() -> None:
+    two = replace(FACTS, class_names=("no", "yes"))
+    assert ImgsynConfig().certified(two)["label_temperature"] == 1
+    assert ImgsynConfig(label_temperature=3.0).certified(two)["label_temperature"] == 3
+
+
+@pytest.mark.parametrize(("teacher", "student"), [("auto", "scatternet"), ("network", None)])
+def test_the_student_named_is_of_the_teachers_kind(teacher: str, student: str | None) -> None:
+    assert ImgsynConfig(teacher=teacher).certified(FACTS).get("student_network") == student
+
+
+def test_changes_to_images_as_a_recipe(tmp_path: Path) -> None:
+    """Each aligned image comes once, and certificate, card and student have what a copy would have been."""
+    settings = {"aligned_share": "1", "copies": "4", "augmentation": "recipe"}
+    release = run_with(records(), job(20, **settings), workspace=tmp_path / "run", public=public())
+    assert len(list((tmp_path / "run").glob("imgsyn-20-0/*.npy"))) == 2  # batches of 10, none of them copies
+    assert student_recipe(release.certificate).augmentation == MILD
+    release.save(tmp_path / "release")
+    assert f"rotation {MILD.rotation}" in (tmp_path / "release" / "card.md").read_text()
+
+
+def test_images_can_be_moved_towards_classes_alone(tmp_path: Path) -> None:
+    settings = {"feature_weight": "0", "aligned_share": "1", "class_weight": "1", "variation_weight": "0"}
+    plain, moved = (
+        run_with(records(), job(20, **settings, iterations=n), workspace=tmp_path / n, public=public())
+        for n in ("1", "8")
+    )
+    assert [event["label"] for event in moved.certificate.header["plan"]] == ["teacher"]
+    assert moved.soft_labels.max(axis=1).mean() > plain.soft_labels.max(axis=1).mean()
+
+
+@pytest.mark.parametrize("setting", [{"start": "public"}, {"teacher": "pretrained"}])
+def test_public_images_are_asked_for_before_anything_is_reserved(setting: dict[str, str], tmp_path: Path) -> None:
+    account = Account(tmp_path / "account.sqlite")
+    with pytest.raises(InputError, match="--public"):
+        run(Vault(records()), job(**setting), workspace=tmp_path / "run", account=account)
+    assert not account.reservations
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_network_teacher_as_in_the_paper(tmp_path: Path) -> None:
+    settings = {"teacher": "network", "network": "lenet", "statistics": "channel", "stop": "auto"}
+    release = run_with(records(), job(20, **settings), workspace=tmp_path / "run", public=public())
+    assert len(release) == 20
+    assert release.models["teacher"][1]["network"] == "lenet"
+
+
+def test_photographs_of_224_pixels(tmp_path: Path) -> None:
+    coins = np.random.default_rng(1)
+    images = coins.integers(0, 256, (40, 224, 224, 3), dtype=np.uint8)
+    settings = {"iterations": "1", "batch": "6"}
+    release = run_with(
+        ImageSet(images[:30], np.arange(30) % 2),
+        Job(method="imgsyn", epsilon=20.0, delta=1e-3, samples=12, settings=settings),
+        workspace=tmp_path / "run",
+        public=ImageSet(images[30:], np.arange(10) % 2),
+    )
+    assert release.images.shape == (12, 224, 224, 3)
+    assert Imgsyn(ImgsynConfig()).default_samples(release.certificate.facts) == 2_000
+
+
+def test_class_means_divide_by_noisy_counts_within_reason() -> None:
+    facts = PublicFacts(units=100, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
+    sums = torch.tensor([[80.0, 160.0, 0.25 * 80], [20.0, 0.0, -3.0]]).double()
+    means = class_means(sums, 0.25, facts)
+    counts = torch.tensor([80.0, 5.0]) * 100 / 85
+    assert torch.allclose(means, sums[:, :2] / counts[:, None].double())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"blur": 4}, {"pool": 0}, {"batch": 0}, {"label_temperature": -1.0}, {"statistics_share": 1.0},
+     {"aligned_share": 2.0}, {"start": "merf", "start_share": 0.9}, {"variation": "wild"}, {"iterations": -1}],
+)  # fmt: skip
+def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="Expected"):
+        ImgsynConfig(**wrong)
+
+
+def test_the_noise_of_a_share() -> None:
+    half, all_of_it = (
+        Imgsyn(ImgsynConfig(statistics_share=s)).plan(FACTS, Budget(1.0, 1e-5)).events[1].noise_multiplier
+        for s in (0.5, 0.999)
+    )
+    assert half == pytest.approx(math.sqrt(2) * all_of_it, rel=0.01)
