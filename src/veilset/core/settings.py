@@ -23,7 +23,7 @@ Auto = Literal["auto"]
 _SMALLEST, _LARGEST = 1e-9, 1e9
 RATE = {"least": 1e-12, "most": 1e6}
 """The range of learning rates: outside, weights would not move or not be finite."""
-CLIP_NORM = {"least": 1e-6, "most": 1e6}
+CLIP_NORM = {"least": 1e-9, "most": 1e9}
 """The range of clip norms, inside which rounding is bounded (privacy/rows.py)."""
 
 
@@ -35,7 +35,7 @@ def setting(
     most: float | None = None,
     above: float | None = None,
     below: float | None = None,
-    multiple_of: int | None = None,
+    multiple_of: float | None = None,
 ) -> Any:
     """A field of `Settings`: its default, what it means, and the range of its numbers."""
     limits = {

@@ -77,6 +77,13 @@ class Event:
         return cls(**data)
 
 
+def sampling_rate_for(batch_size: int, units: int) -> float:
+    """The rate at which a Poisson batch has `batch_size` units on average."""
+    if not 1 <= batch_size <= units:
+        raise InputError(f"Expected a batch of 1 to {units} units, got {batch_size}. The vault holds no more.")
+    return batch_size / units
+
+
 def source_of(certificate_sha256: str, earlier: str | None = None) -> str:
     """Whose an event is: of the release with this certificate, or of one that entered that release.
 

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError, VeilsetError
+from veilset.core.settings import CLIP_NORM
 from veilset.privacy.mechanisms.dpsgd_steps import PerImage
 from veilset.privacy.shapes import in_fixed_batches
 from veilset.privacy.vault import PublicFacts
 
 BATCH = 256  # images of one call
-SMALLEST_CLIP, LARGEST_CLIP = 1e-9, 1e9
+SMALLEST_CLIP, LARGEST_CLIP = CLIP_NORM["least"], CLIP_NORM["most"]
 LARGEST_NUMBER = 1e150  # of a row; its square and sums of squares are finite
 _UNIT_ROUNDOFF = 2.0**-53
 
