@@ -1,23 +1,23 @@
-"""What a method is: a plan drawn without data, a fit that spends exactly that plan, and samples.
+"""What a method is: a plan drawn without data, a fit that spends exactly that plan, and something to draw from.
 
-A method is one class in one file, with a frozen keyword-only config. It never holds the vault: `fit` receives a
-`Session`, whose mechanisms are the only way to the rows and record what they cost.
+A method is one folder. Its `config.py` declares settings and plan without torch; its `method.py` has `fit`, which reads
+like the paper's algorithm and alone calls the session, whose mechanisms are the only way to private rows.
 """
 
-import dataclasses
-import typing
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Images, Labels, Records
-from veilset.core.registry import unknown_name
+from veilset.core.registry import resolve, unknown_name
+from veilset.core.settings import Settings
 from veilset.privacy.budget import Budget
-from veilset.privacy.events import Plan
+from veilset.privacy.events import Event, Plan
 from veilset.privacy.vault import Public, PublicFacts
 
 if TYPE_CHECKING:
@@ -28,20 +28,44 @@ if TYPE_CHECKING:
     from veilset.privacy.session import Session
     from veilset.release.inputs import InputRelease
 
-# Rates, clip norms, weights, temperatures: what is smaller or larger than this is a slip, and rounding would eat it.
-_SMALLEST, _LARGEST = 1e-9, 1e9
+SMOKE = "smoke"
+"""The preset of every method that is the default in the smallest sizes: same code, seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """The public settings of a method; subclasses add fields and check them in `__post_init__`."""
+class Decision:
+    """What a rule chose for a setting, and why: a public fact, or a noise that follows from the budget."""
 
-    def certified(self, facts: PublicFacts) -> dict[str, Any]:  # noqa: ARG002 (some settings depend on them)
-        """The settings as ledger and certificate show them.
+    value: Any
+    why: str
 
-        One that is a path shows no place on the disk; one that public facts decide is shown as decided.
-        """
-        return dataclasses.asdict(self)
+
+@dataclass(frozen=True, kw_only=True)
+class MethodPlan(Plan):
+    """What a method decided from public facts: its settings as they will run, and the events it will spend.
+
+    A method's own plan adds its events by name and whatever else it decided, so that `fit` looks nothing up again.
+    """
+
+    settings: Settings
+    as_published: bool = False
+    decided: Mapping[str, Decision] = field(default_factory=dict)
+
+    def at_share(self, share: float) -> Self:
+        """The same plan for a share of its privacy: a full sum of noise s / sqrt(share) costs that share of one of s."""
+        if any(event.sampling_rate < 1 for event in self.events):
+            raise VeilsetError("Only a plan of full sums can be taken at a share.")
+
+        def quieter(value: Any) -> Any:
+            if isinstance(value, Event):
+                return replace(value, noise_multiplier=value.noise_multiplier / math.sqrt(share))
+            return tuple(map(quieter, value)) if isinstance(value, tuple) else value
+
+        return replace(self, **{field.name: quieter(getattr(self, field.name)) for field in fields(self)})
+
+    def certified(self) -> dict[str, Any]:
+        """The settings as ledger and certificate show them: with what the rules decided, without places on a disk."""
+        return self.settings.plain() | {name: found.value for name, found in self.decided.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +76,10 @@ class Context:
     device: str = "cpu"
     progress: Progress = SILENT
     workspace: Path | None = None
+
+    def kept(self, name: str) -> Path | None:
+        """The place of a file that a resumed run finds again; None where nothing is kept."""
+        return None if self.workspace is None else self.workspace / name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +99,35 @@ class ReleasedModel:
     description: Mapping[str, Any]
 
 
+class Fitted(ABC):
+    """What may be drawn from. It follows from noisy results alone and knows no session."""
+
+    @abstractmethod
+    def sample(self, count: int, seed: int = 0) -> Samples:
+        """Draw `count` labelled images."""
+
+    def models(self) -> dict[str, ReleasedModel]:
+        """Networks to publish, by name (`generator`, `student`, `teacher`)."""
+        return {}
+
+    def warnings(self) -> list[str]:
+        """What was found wrong with the images: sentences for certificate and card."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditForm:
+    """How one form of a method is audited: in small, with `records` toy records, the last of them in question."""
+
+    form: str = "default"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    records: int = 2
+    declared: int = 1000
+    runs: int = 1000
+
+
 class Method(ABC):
-    """One algorithm: `plan`, then `fit`, then `sample`."""
+    """One algorithm: `configure`, then `plan`, then `fit`."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -82,40 +137,41 @@ class Method(ABC):
     guarantee: ClassVar[str]
     needs_public: ClassVar[bool] = False
     releases: ClassVar[tuple[str, ...]] = ("images", "labels")
-    config_type: ClassVar[type[Config]]
+    settings_type: ClassVar[type[Settings]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}}
+    smallest: ClassVar[Mapping[str, Any]] = {}
+    """Sizes that make any preset run in seconds on toy records."""
+    forms: ClassVar[tuple[AuditForm, ...]] = ()
+    """The forms that `veilset audit --method` tries to contradict, on the preset `fast`."""
     published_reason: ClassVar[str | None] = None
     """Why the published form has no guarantee; None when `--as-published` has nothing to offer."""
 
-    def __init__(self, config: Config, *, as_published: bool = False) -> None:
+    def __init__(self, settings: Settings | None = None, *, as_published: bool = False) -> None:
         if as_published and self.published_reason is None:
             raise InputError(
                 f"{self.name} has no form as published to run, so --as-published has nothing to add. "
                 f"{self.claim_of_paper} Leave it out."
             )
-        _require_within_reason(config)
-        self.config = config
+        self.settings: Any = self.settings_type() if settings is None else settings
         self.as_published = as_published
 
     @classmethod
     def configure(
-        cls, preset: str = "default", settings: Mapping[str, str] | None = None, *, as_published: bool = False
-    ) -> "Method":
-        """Build the method from a preset and `key=value` settings; unknown keys and bad values raise.
+        cls, preset: str = "default", settings: Mapping[str, Any] | None = None, *, as_published: bool = False
+    ) -> Self:
+        """Build the method from a preset and settings; unknown names and values that are not allowed raise.
 
         `as_published` runs the paper's own form, which has no guarantee: its plan may be empty, and its `fit` may read
         the records themselves (`Session.records_without_guarantee`).
         """
-        if preset not in cls.presets:
-            raise unknown_name("preset", preset, list(cls.presets))
-        values = dict(cls.presets[preset])
-        types = typing.get_type_hints(cls.config_type)
-        names = [field.name for field in dataclasses.fields(cls.config_type)]
-        for key, text in (settings or {}).items():
-            if key not in names:
-                raise unknown_name(f"setting of {cls.name}", key, names)
-            values[key] = _parse(key, text, types[key])
-        return cls(cls.config_type(**values), as_published=as_published)
+        presets = {**cls.presets, SMOKE: {**cls.presets.get("default", {}), **cls.smallest}}
+        if preset not in presets:
+            raise unknown_name("preset", preset, list(presets))
+        names = list(cls.settings_type.model_fields)
+        for name in settings or {}:
+            if name not in names:
+                raise unknown_name(f"setting of {cls.name}", name, names)
+        return cls(cls.settings_type(**{**presets[preset], **(settings or {})}), as_published=as_published)
 
     def requires_public(self) -> bool:
         """Whether a run with these settings cannot do without public images; asked before anything is reserved."""
@@ -136,56 +192,19 @@ class Method(ABC):
         return ()
 
     @abstractmethod
-    def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
-        """The events that `fit` will spend. Sees public facts only."""
+    def plan(self, facts: PublicFacts, budget: Budget) -> MethodPlan:
+        """What will be done and what it will spend. Sees public facts only, and loads no torch."""
 
-    @abstractmethod
-    def fit(self, session: "Session", public: Public | None, context: Context) -> None:
-        """Spend the plan through the session's mechanisms; everything else is post-processing."""
+    @classmethod
+    def fit(cls, plan: MethodPlan, session: "Session", public: Public | None, context: Context) -> Fitted:
+        """Spend the plan through the session's mechanisms; everything else is post-processing.
 
-    @abstractmethod
-    def sample(self, count: int, seed: int = 0) -> Samples:
-        """Draw `count` labelled images. Before `fit` this raises."""
+        The work is `fit` of the method's folder, loaded here, because it needs torch and a plan does not.
+        """
+        fit = resolve(f"{cls.__module__.rpartition('.')[0]}.method:fit")
+        fitted: Fitted = fit(plan, session, public, context)
+        return fitted
 
     def default_samples(self, facts: PublicFacts) -> int:
         """How many images are released when the user names no number: enough for a student to learn from."""
         return min(20_000, max(facts.units, 1000))
-
-    def models(self) -> dict[str, ReleasedModel]:
-        """Networks to publish, by name (`generator`, `student`, `teacher`)."""
-        return {}
-
-    def warnings(self) -> list[str]:
-        """What a fitted method found wrong with its images: sentences for certificate and card."""
-        return []
-
-    def not_fitted(self) -> VeilsetError:
-        """The error for `sample` before `fit`."""
-        return VeilsetError(f"{self.name} has nothing to sample from yet. Call fit first.")
-
-
-def _require_within_reason(config: Config) -> None:
-    """Refuse numbers that would vanish, overflow or be no number at all once they meet others."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, int | float) and value and not _SMALLEST <= abs(value) <= _LARGEST:
-            raise InputError(
-                f"Expected {field.name} to be 0 or of a size from {_SMALLEST:g} to {_LARGEST:g}, got {value:g}."
-            )
-
-
-def _parse(key: str, text: str, kind: Any) -> Any:
-    """Turn the text of `--set key=value` into the type of the config field."""
-    choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
-    if choices:
-        if text not in choices:
-            raise InputError(f"Expected {key} to be one of {', '.join(map(str, choices))}, got {text!r}.")
-        return text
-    if kind is bool:
-        if text.lower() not in {"true", "false"}:
-            raise InputError(f"Expected {key}=true or {key}=false, got {text!r}.")
-        return text.lower() == "true"
-    try:
-        return kind(text)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"Expected {key} to be of type {getattr(kind, '__name__', kind)}, got {text!r}.") from error

@@ -1,5 +1,6 @@
 """One budget for several events: each gets a share, and together they cost what the budget allows."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,15 @@ from veilset.core.errors import InputError
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
+
+
+@functools.lru_cache(maxsize=64)
+def noise_of_one_sum(budget: Budget) -> float:
+    """The noise multiplier of a single full Gaussian sum that spends the whole budget.
+
+    Full sums of noise s / sqrt(q), with shares q that add up to 1, cost together what one of noise s costs.
+    """
+    return calibrate(budget, lambda noise: [Event(label="once", noise_multiplier=noise)])
 
 
 @dataclass(frozen=True, kw_only=True)

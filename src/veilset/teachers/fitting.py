@@ -26,7 +26,7 @@ from veilset.models.features.code import Code
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.dpsgd_steps import PerImage
 from veilset.privacy.vault import PublicFacts
-from veilset.teachers.config import Recipe
+from veilset.teachers.config import Recipe, TeacherPlan
 from veilset.teachers.teacher import Teacher, finished, head_of, make_network
 from veilset.training.classifier import train_classifier
 from veilset.training.settings import TrainingConfig
@@ -53,16 +53,14 @@ class Context(Protocol):
         """Is told steps, never losses."""
 
 
-def train_teacher(
-    session: GradientSession, recipe: Recipe, event: Event, public: Records | None, context: Context
-) -> Teacher:
+def train_teacher(session: GradientSession, plan: TeacherPlan, public: Records | None, context: Context) -> Teacher:
     """Train the teacher of `plan_teacher`'s answer. The same seeds give the same teacher.
 
     Privacy: unit as in the vault (a sampled group gives one image drawn at random); relation add/remove-one;
-    sensitivity `recipe.clip_norm`; event `event`, which must be in the session's plan; assumes that a code depends on
-    its own image alone, which is tried on random images first.
+    sensitivity `plan.recipe.clip_norm`; event `plan.event`, which must be in the session's plan; assumes that a code
+    depends on its own image alone, which is tried on random images first.
     """
-    facts = session.facts
+    facts, recipe, event = session.facts, plan.recipe, plan.event
     network = make_network(
         kind=recipe.kind,
         name=recipe.network,
@@ -80,24 +78,25 @@ def train_teacher(
         assert isinstance(code, Code)
         code.learn_directions(part.to(context.device) for part in _pictures(facts, public, context))
         train_private(
-            session, head, _training(recipe, event), features=_code_of(code, context.device), seed=context.seed,
+            session,
+            head,
+            event,
+            _training(recipe),
+            features=_code_of(code, context.device),
+            seed=context.seed,
             progress=context.progress,
-        )  # fmt: skip
+        )
     else:
-        train_private(session, network, _training(recipe, event), seed=context.seed, progress=context.progress)
+        train_private(session, network, event, _training(recipe), seed=context.seed, progress=context.progress)
     return finished(network, _description(recipe, event, facts, network))
 
 
-def _training(recipe: Recipe, event: Event) -> PrivateTraining:
+def _training(recipe: Recipe) -> PrivateTraining:
     return PrivateTraining(
-        noise_multiplier=event.noise_multiplier,
-        sampling_rate=event.sampling_rate,
-        steps=event.count,
         clip_norm=recipe.clip_norm,
         learning_rate=recipe.learning_rate,
         momentum=recipe.momentum,
         average_from=recipe.average_from,
-        label=event.label,
     )
 
 

@@ -12,14 +12,18 @@ learning rate; how many steps that rate is split into hardly alters the noise, o
 """
 
 import math
+from dataclasses import dataclass
+from typing import TypeVar
 
-from veilset.core.errors import InputError
-from veilset.dpsgd import sampling_rate_for
+from veilset.core.settings import Auto
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
-from veilset.privacy.events import Event
+from veilset.privacy.events import Event, sampling_rate_for
+from veilset.privacy.sharing import noise_of_one_sum
 from veilset.privacy.vault import PublicFacts
-from veilset.teachers.config import Kind, Recipe, TeacherConfig
+from veilset.teachers.config import Kind, Recipe, TeacherPlan, TeacherSettings
+
+Number = TypeVar("Number", int, float)
 
 # Of 50,000 units, this batch has 3 % (epsilon 1) to 14 % (epsilon 10) more noise than all, for a sixth of the work.
 _LARGEST_BATCH = 8192
@@ -39,50 +43,90 @@ _NETWORK_CLIP_NORM = 1.0
 _NETWORK_STEP_PER_UNIT = 0.2 / 1024
 
 
-def plan_teacher(config: TeacherConfig, facts: PublicFacts, has_public: bool, budget: Budget) -> tuple[Recipe, Event]:
-    """Decide what `config` leaves open, and say what training will cost.
+@dataclass(frozen=True, kw_only=True)
+class TeacherDraft:
+    """A teacher but for its noise, which a method that shares a budget between events finds for all of them."""
 
-    With `config.noise_multiplier` the noise is taken as given and nothing is calibrated, while batch and steps stay
-    those of the budget: a method that shares a budget between events can search for the noise that fits them all.
+    settings: TeacherSettings
+    kind: Kind
+    label: str
+    batch: int
+    steps: int
+    sampling_rate: float
+    directions: int
+
+    def event(self, noise_multiplier: float) -> Event:
+        """What training spends at this noise."""
+        return Event(
+            label=self.label,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=self.sampling_rate,
+            count=self.steps,
+        )
+
+    def at(self, noise_multiplier: float) -> TeacherPlan:
+        """The teacher at this noise; step lengths follow from it."""
+        wanted, head_only = self.settings, _head_only(self.kind, self.settings)
+        clip_norm = _or(wanted.clip_norm, _HEAD_CLIP_NORM if head_only else _NETWORK_CLIP_NORM)
+        step = (
+            _head_step(noise_multiplier, self.batch, self.steps, wanted.momentum)
+            if head_only
+            else _NETWORK_STEP_PER_UNIT * self.batch
+        )
+        recipe = Recipe(
+            kind=self.kind,
+            network=wanted.network,
+            trained=wanted.trained,
+            directions=self.directions,
+            clip_norm=clip_norm,
+            learning_rate=_or(wanted.learning_rate, step / clip_norm),
+            momentum=wanted.momentum,
+            average_from=wanted.average_from,
+            pretraining_epochs=None if wanted.pretraining_epochs == "auto" else wanted.pretraining_epochs,
+        )
+        return TeacherPlan(recipe=recipe, event=self.event(noise_multiplier))
+
+
+def draft_teacher(
+    facts: PublicFacts, budget: Budget, settings: TeacherSettings | None = None, *, label: str = "teacher"
+) -> TeacherDraft:
+    """Decide what the settings leave open, but for the noise.
 
     Privacy: unit and relation as in the vault; event `steps` Poisson-sampled Gaussians; decided from `facts` and the
     budget alone.
     """
+    wanted = settings or TeacherSettings()
     # The kind whose rules were fitted; it asks nothing of public images and trains in minutes on two cores.
-    kind: Kind = "scattering" if config.kind == "auto" else config.kind
-    if kind == "pretrained" and not has_public:
-        raise InputError(
-            "A pretrained teacher needs labelled public images. Pass --public, or teacher kind scattering."
-        )
-    head_only = kind == "scattering" or (kind == "pretrained" and config.trained == "head")
-    strength = _strength(facts, budget)
-    batch = config.batch or min(facts.units, _LARGEST_BATCH if head_only else _NETWORK_BATCH)
-    steps = config.steps or (_head_steps(strength, config.momentum) if head_only else _NETWORK_STEPS)
-    rate = sampling_rate_for(batch, facts.units)
-
-    def event(noise: float) -> Event:
-        return Event(label=config.label, noise_multiplier=noise, sampling_rate=rate, count=steps)
-
-    noise = config.noise_multiplier or calibrate(budget, lambda noise: [event(noise)])
-    clip_norm = config.clip_norm or (_HEAD_CLIP_NORM if head_only else _NETWORK_CLIP_NORM)
-    step = _head_step(noise, batch, steps, config.momentum) if head_only else _NETWORK_STEP_PER_UNIT * batch
-    recipe = Recipe(
+    kind: Kind = "scattering" if wanted.kind == "auto" else wanted.kind
+    head_only = _head_only(kind, wanted)
+    # How many noise deviations the sum of all units of length 1 would be, if it were released once.
+    strength = facts.units / noise_of_one_sum(budget)
+    batch = _or(wanted.batch, min(facts.units, _LARGEST_BATCH if head_only else _NETWORK_BATCH))
+    return TeacherDraft(
+        settings=wanted,
         kind=kind,
-        network=config.network,
-        trained=config.trained,
-        directions=config.directions or _directions(strength, facts.classes),
-        clip_norm=clip_norm,
-        learning_rate=config.learning_rate or step / clip_norm,
-        momentum=config.momentum,
-        average_from=config.average_from,
-        pretraining_epochs=config.pretraining_epochs,
+        label=label,
+        batch=batch,
+        steps=_or(wanted.steps, _head_steps(strength, wanted.momentum) if head_only else _NETWORK_STEPS),
+        sampling_rate=sampling_rate_for(batch, facts.units),
+        directions=_or(wanted.directions, _directions(strength, facts.classes)),
     )
-    return recipe, event(noise)
 
 
-def _strength(facts: PublicFacts, budget: Budget) -> float:
-    """How many noise deviations the sum of all units of length 1 would be, if it were released once."""
-    return facts.units / calibrate(budget, lambda noise: [Event(label="once", noise_multiplier=noise)])
+def plan_teacher(
+    facts: PublicFacts, budget: Budget, settings: TeacherSettings | None = None, *, label: str = "teacher"
+) -> TeacherPlan:
+    """A teacher that spends the whole budget."""
+    draft = draft_teacher(facts, budget, settings, label=label)
+    return draft.at(calibrate(budget, lambda noise: [draft.event(noise)]))
+
+
+def _head_only(kind: Kind, settings: TeacherSettings) -> bool:
+    return kind == "scattering" or (kind == "pretrained" and settings.trained == "head")
+
+
+def _or(wanted: Number | Auto, rule: Number) -> Number:
+    return rule if wanted == "auto" else wanted
 
 
 def _head_steps(strength: float, momentum: float) -> int:

@@ -8,57 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from veilset.core.errors import InputError
 from veilset.core.files import write_whole
+from veilset.methods.imgsyn.config import AlignSettings
 from veilset.methods.imgsyn.statistic import LayerMoments
 from veilset.training.threads import set_thread_count, usable_cores
-
-Stop = Literal["fixed", "auto"]
 
 _BETAS = (0.5, 0.99)
 # Keeps the gradient of the total variation finite where an image is flat.
 _VARIATION_FLOOR = 1e-8
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlignConfig:
-    """How far images move, and by what.
-
-    Args:
-        iterations: steps for each batch; 0 leaves the images as they are.
-        stop: "fixed" takes all steps; "auto" as many as the total variation of the first batch allows.
-        learning_rate: of Adam, in units of the pixel range.
-        feature_weight: of the distance of moments; 0 switches a term off, here and below.
-        class_weight: of the cross-entropy to the label aimed at.
-        variation_weight: of the total variation.
-        square_weight: of the squared pixels.
-    """
-
-    iterations: int = 10
-    stop: Stop = "fixed"
-    learning_rate: float = 0.05
-    feature_weight: float = 10.0
-    class_weight: float = 0.03
-    variation_weight: float = 1e-4
-    square_weight: float = 3e-8
-
-    def __post_init__(self) -> None:
-        if self.iterations < 0:
-            raise InputError(f"Expected iterations >= 0, got {self.iterations}.")
-        if self.stop not in get_args(Stop):
-            raise InputError(f"Expected stop to be one of {', '.join(get_args(Stop))}, got {self.stop!r}.")
-        if not self.learning_rate > 0:
-            raise InputError(f"Expected learning_rate > 0, got {self.learning_rate}.")
-        for name in ("feature_weight", "class_weight", "variation_weight", "square_weight"):
-            if getattr(self, name) < 0:
-                raise InputError(f"Expected {name} >= 0, got {getattr(self, name)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +32,9 @@ class Aligned:
     variations: tuple[float, ...]
 
 
-def align(start: Tensor, labels: Tensor, moments: LayerMoments, target: Tensor | None, config: AlignConfig) -> Aligned:
+def align(
+    start: Tensor, labels: Tensor, moments: LayerMoments, target: Tensor | None, config: AlignSettings
+) -> Aligned:
     """Algorithm 1 for one batch; the iterate of the smallest loss is kept.
 
     Args:

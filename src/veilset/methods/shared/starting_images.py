@@ -1,7 +1,6 @@
-"""The images that alignment starts from, batch by batch and without end. None of them is private."""
+"""Images to start from, batch by batch and without end (imgsyn, pldk). None of them is private."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,9 +13,10 @@ from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Labels, Records
 from veilset.data import pixels
 from veilset.data.procedural_images import drawn_patterns
-from veilset.methods.shared.variations import Variation, vary
+from veilset.data.tensors import as_floats
+from veilset.methods.shared.choices import Start, Variation
+from veilset.methods.shared.variations import vary
 
-Start = Literal["public", "noise", "filtered_noise", "drawn"]
 Batch = Callable[[int, int], Tensor]
 """From the number of a batch and its size to images in [0, 1], (size, C, H, W); the same numbers, the same images."""
 
@@ -62,7 +62,7 @@ def public_pictures(public: Records, shape: tuple[int, int, int], rows: np.ndarr
     """Public images of these rows in `shape`, as floats in [0, 1], (b, C, H, W)."""
     height, width, channels = shape
     images = pixels.resize(pixels.to_channels(public.read(np.sort(rows)), channels), height, width)
-    return torch.from_numpy(np.array(images)).permute(0, 3, 1, 2).float() / 255
+    return as_floats(torch.from_numpy(np.array(images)))
 
 
 def rows_of_classes(wanted: Labels, labels: Labels) -> NDArray[np.int64]:

@@ -6,13 +6,12 @@ it is public.
 """
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-Variation = Literal["none", "turned", "all"]
+from veilset.methods.shared.choices import Variation
 
 # Of the images, this share stays as it is, and this share of the others is an outline.
 _UNCHANGED, _OUTLINES = 0.15, 0.25

@@ -1,0 +1,114 @@
+"""The generator of DP-MERF in training: its images' mean features are drawn to the noisy ones. Post-processing."""
+
+import io
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from veilset.core.files import write_whole
+from veilset.core.randomness import derive_seed, torch_generator
+from veilset.methods.base import Context
+from veilset.methods.merf.classifier import ClassMeans, LinearClassifier
+from veilset.methods.merf.config import FEWEST_IMAGES_OF_A_CLASS, MerfSettings
+from veilset.models.features.embeddings import ImageEmbedding
+from veilset.models.generators.conditional import ConditionalGenerator
+from veilset.privacy.vault import PublicFacts
+from veilset.training.settings import WeightAverage
+
+_CHECKPOINT = "merf-generator.pt"
+_CHECKPOINT_EVERY = 100
+
+
+def train_generator(
+    config: MerfSettings,
+    facts: PublicFacts,
+    means: ClassMeans,
+    embedding: ImageEmbedding,
+    classifier: LinearClassifier | None,
+    context: Context,
+) -> ConditionalGenerator:
+    """Train a generator to match the class means, from where an earlier part of this run stopped."""
+    device = context.device
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(context.seed, "merf generator"))
+        generator = ConditionalGenerator(
+            facts.shape[0], facts.shape[2], facts.classes, config.latent_size, config.width
+        ).to(device)
+    training = GeneratorTraining(generator, means.features.float().to(device), config)
+    place = context.kept(_CHECKPOINT)
+    if place is not None and place.exists():
+        training.load(place, device)
+    together = min(facts.classes, config.batch // FEWEST_IMAGES_OF_A_CLASS)
+    each = config.batch // together
+    with context.progress.task("training the generator", config.steps) as task:
+        task.advance(training.step)
+        while training.step < config.steps:
+            coins = torch_generator(context.seed, f"merf step {training.step}")
+            classes = torch.randperm(facts.classes, generator=coins)[:together].to(device)
+            latents = torch.randn(together * each, config.latent_size, generator=coins).to(device)
+            training.advance(classes, latents, embedding, classifier)
+            task.advance()
+            if place is not None and training.step % _CHECKPOINT_EVERY == 0:
+                training.save(place)
+    generator.load_state_dict(training.average.state)
+    return generator.eval().requires_grad_(False)
+
+
+class GeneratorTraining:
+    """The state of generator training between steps; it can be saved and taken up again."""
+
+    def __init__(self, generator: ConditionalGenerator, target: Tensor, config: MerfSettings) -> None:
+        self.generator, self.target, self.config = generator, target, config
+        self.optimizer = torch.optim.Adam(generator.parameters(), lr=config.learning_rate, betas=(0.5, 0.99))
+        self.average = WeightAverage(generator, decay=0.98)
+        self.remembered = torch.zeros_like(target)
+        self.step = 0
+
+    def advance(
+        self, classes: Tensor, latents: Tensor, embedding: ImageEmbedding, classifier: LinearClassifier | None
+    ) -> None:
+        """One step: as many images of each class as there are latents for it, their mean drawn to the target."""
+        config, step = self.config, self.step
+        labels = classes.repeat_interleave(len(latents) // len(classes))
+        code, features = embedding(self.generator(latents, labels))
+        # The mean of this batch alone is noisier than what is left to match, so earlier steps' images are kept in;
+        # the division gives the batch's own images the weight that they would have alone.
+        keep = min(config.memory, step / (step + 3))
+        batch_mean = features.reshape(len(classes), -1, features.shape[1]).mean(dim=1)
+        mean = keep * self.remembered[classes] + (1 - keep) * batch_mean
+        loss = (mean - self.target[classes]).square().sum(dim=1).mean() / (1 - keep)
+        if classifier is not None and config.classifier_weight:
+            loss = loss + config.classifier_weight * functional.cross_entropy(classifier.logits(code), labels)
+        self.remembered[classes] = mean.detach()
+        fall = 0.5 + 0.5 * math.cos(math.pi * step / config.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate * min(1.0, (step + 1) / 20) * fall
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.average.update(self.generator, step)
+        self.step += 1
+
+    def save(self, path: Path) -> None:
+        """Write the state, whole or not at all. It holds nothing but post-processed releases."""
+        state = {
+            "generator": self.generator.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": self.average.state,
+            "remembered": self.remembered,
+            "step": self.step,
+        }
+        content = io.BytesIO()
+        torch.save(state, content)
+        write_whole(path, content.getvalue())
+
+    def load(self, path: Path, device: str) -> None:
+        """Take up a saved state."""
+        state = torch.load(path, map_location=device, weights_only=True)
+        self.generator.load_state_dict(state["generator"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.average.state = state["average"]
+        self.remembered, self.step = state["remembered"], state["step"]

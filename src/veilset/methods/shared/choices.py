@@ -1,0 +1,9 @@
+"""Choices that settings of several methods offer, by name (imgsyn, pldk). Torch-free, for plans."""
+
+from typing import Literal
+
+Variation = Literal["none", "turned", "all"]
+"""Of public images: as they are, turned, or turned, cut into bands of brightness and laid over each other."""
+
+Start = Literal["public", "noise", "filtered_noise", "drawn"]
+"""What images start as."""
