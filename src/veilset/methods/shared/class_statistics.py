@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from veilset.core.errors import InputError
 from veilset.core.randomness import torch_generator
 from veilset.data.procedural_images import drawn_patterns
+from veilset.methods.shared.facts import require_square
 from veilset.models.features.embeddings import ImageEmbedding
 from veilset.privacy.session import PerImage, Session
 from veilset.privacy.vault import PublicFacts
@@ -37,13 +37,6 @@ class ClassStatistics:
         counts = (sums[:, -1] / _COUNT_PART).clamp(min=0.1 * units / len(sums))
         counts = counts * (units / counts.sum())
         return cls(means=(sums[:, :-1] / _FEATURES_PART / counts[:, None]).float(), shares=(counts / units).float())
-
-
-def require_square(facts: PublicFacts) -> None:
-    """Refuse images that the embedding and the generators cannot take."""
-    height, width, _ = facts.shape
-    if height != width or not 16 <= height <= 64:
-        raise InputError(f"Expected square images of 16 to 64 pixels, got {height}x{width}. Pass --size 32.")
 
 
 def public_embedding(facts: PublicFacts, *, random_features: int, pictures: int, seed: int) -> ImageEmbedding:
