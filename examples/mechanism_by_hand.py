@@ -33,13 +33,14 @@ def run(folder: Path) -> None:
     """Plan, reserve, ask, and divide the noisy sums by the noisy counts."""
     vault, budget = vs.Vault.open("builtin:digits:train"), vs.Budget(1.0, 1e-5)
     noise = calibrate(budget, lambda multiplier: [Event(label=LABEL, noise_multiplier=multiplier)])
-    plan = Plan(budget=budget, events=(Event(label=LABEL, noise_multiplier=noise),))
+    event = Event(label=LABEL, noise_multiplier=noise)
+    plan = Plan(budget=budget, events=(event,))
     account = account_of(vault, vs.Account(folder / "account.sqlite"))
     header = {"method": "average images", "facts": vault.facts.to_json(), "as_published": False}
     ledger = open_run(vault, plan, header, workspace=folder / "run", account=account)  # all of it is paid from here on
     try:
         session = Session(vault, plan, ledger, NoiseSource(), workspace=folder / "run")
-        sums = session.gaussian_sum(row_of, label=LABEL, clip_norm=CLIP_NORM, noise_multiplier=noise, by_class=True)
+        sums = session.gaussian_sum(row_of, event, clip_norm=CLIP_NORM, by_class=True)
         session.finish()  # raises if the plan was not spent as written
         account.end(str(ledger.header["run"]))
     finally:

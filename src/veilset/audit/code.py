@@ -16,7 +16,8 @@ _OPENERS = {
     "_PASSED": {"privacy/vault.py"},
 }
 # Parts of a session that hold rows, coins or noise; only the object itself may use them.
-_SECRETS = {"_rows", "_units", "_purse", "_noise", "_models", "_cache", "_shards", "_state", "_exact_sum"}
+SECRETS = {"_rows", "_units", "_spending", "_noise", "_models", "_cache", "_shards", "_state", "_exact_sum", "_opened"}
+_OUTSIDE = ("methods", "teachers", "dpsgd", "training", "evaluate", "pipeline", "cli", "report")
 _PICKLES = {"pickle", "marshal", "shelve"}
 _REFLECTION = {"eval", "exec", "__import__", "globals"}
 _PRINTERS = {"print", "breakpoint"}
@@ -59,11 +60,11 @@ def _breaches(file: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield line, f"names {name}, which opens a vault"
             if name in _PICKLES:
                 yield line, f"uses {name}, which could carry private objects away"
-            if name == "NoiseSource" and layer in ("methods", "training", "models", "report"):
+            if name == "NoiseSource" and layer in ("methods", "teachers", "dpsgd", "training", "models", "report"):
                 yield line, "names NoiseSource; noise and its cost are one act of a session"
             if name == "Vault" and layer in ("methods", "models"):
                 yield line, "names Vault; a method gets a session"
-            if name in _REFLECTION and layer in ("methods", "training", "privacy"):
+            if name in _REFLECTION and layer in ("methods", "teachers", "dpsgd", "training", "privacy"):
                 yield line, f"uses {name}, which no rule can follow"
             if name in _PRINTERS and layer != "cli":
                 yield line, f"uses {name}, which could show private values"
@@ -74,7 +75,7 @@ def _attribute_breaches(layer: str, node: ast.AST) -> Iterator[tuple[int, str]]:
     if not isinstance(node, ast.Attribute):
         return
     own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-    if node.attr in _SECRETS and not own and layer in ("methods", "training", "evaluate", "pipeline", "cli", "report"):
+    if node.attr in SECRETS and not own and layer in _OUTSIDE:
         yield node.lineno, f"reaches for {node.attr} of another object"
     if node.attr == "records_without_guarantee" and layer != "methods":
         yield node.lineno, "asks for records without a guarantee outside a method's form as published"

@@ -72,14 +72,7 @@ def _sum(name: str, epsilon: float, kind: Event, *, by_class: bool = False, worl
     event = plan.events[0]
 
     def spend(session: Session) -> None:
-        session.gaussian_sum(
-            pixels,
-            label=event.label,
-            clip_norm=1.0,
-            noise_multiplier=event.noise_multiplier,
-            sampling_rate=event.sampling_rate,
-            by_class=by_class,
-        )
+        session.gaussian_sum(pixels, event, clip_norm=1.0, by_class=by_class)
 
     return Subject(name=name, plan=plan, worlds=worlds or dots(), spend=spend, runs=6000)
 
@@ -90,9 +83,7 @@ def histogram(epsilon: float) -> Subject:
     event = plan.events[0]
 
     def spend(session: Session) -> None:
-        session.histogram(
-            lambda _, labels: labels[:, None], 2, label=event.label, noise_multiplier=event.noise_multiplier
-        )
+        session.histogram(lambda _, labels: labels[:, None], 2, event)
 
     return Subject(name="histogram", plan=plan, worlds=dots(), spend=spend, runs=6000)
 
@@ -103,13 +94,7 @@ def quantile(epsilon: float) -> Subject:
     event = plan.events[0]
 
     def spend(session: Session) -> None:
-        session.quantile(
-            lambda _, labels: labels[:, None].double(),
-            0.5,
-            (0.0, 0.5, 1.0),
-            label=event.label,
-            noise_multiplier=event.noise_multiplier,
-        )
+        session.quantile(lambda _, labels: labels[:, None].double(), 0.5, (0.0, 0.5, 1.0), event)
 
     return Subject(name="quantile", plan=plan, worlds=dots(), spend=spend, runs=6000)
 
@@ -120,9 +105,8 @@ def shards(epsilon: float) -> Subject:
     plan = priced(epsilon, *kinds)
 
     def spend(session: Session) -> None:
-        noise = plan.events[0].noise_multiplier
-        for part in session.shards(_SHARDS, partition="half"):
-            part.gaussian_sum(pixels, label="sum", clip_norm=1.0, noise_multiplier=noise)
+        for part, event in zip(session.shards(_SHARDS, partition="half"), plan.events, strict=True):
+            part.gaussian_sum(pixels, event, clip_norm=1.0)
 
     return Subject(name="shards", plan=plan, worlds=dots(), spend=spend, runs=6000)
 
@@ -133,13 +117,7 @@ def gradient_steps(epsilon: float) -> Subject:
     event = plan.events[0]
 
     def spend(session: Session) -> None:
-        steps = session.gradient_steps(
-            label=event.label,
-            clip_norm=1.0,
-            noise_multiplier=event.noise_multiplier,
-            sampling_rate=event.sampling_rate,
-            steps=event.count,
-        )
+        steps = session.gradient_steps(event, clip_norm=1.0)
         while steps.steps_left:
             steps.step(lambda images, labels: [block_sum(pixels(images, labels), labels * 0, 1, 1.0)])
 
@@ -173,13 +151,11 @@ def small_network() -> nn.Module:
 def _training(name: str, epsilon: float, model: nn.Module, *, rate: float, steps: int) -> Subject:
     plan = priced(epsilon, Event(label="dp-sgd", noise_multiplier=1.0, sampling_rate=rate, count=steps))
     event = plan.events[0]
-    config = PrivateTraining(
-        noise_multiplier=event.noise_multiplier, sampling_rate=rate, steps=steps, clip_norm=CLIP_NORM, learning_rate=0.1
-    )
+    training = PrivateTraining(clip_norm=CLIP_NORM, learning_rate=0.1)
 
     def spend(session: Session) -> None:
         prepare = (lambda images: images.flatten(1).float() / 255) if isinstance(model, nn.Linear) else None
-        train_private(session, copy.deepcopy(model), config, prepare=prepare)
+        train_private(session, copy.deepcopy(model), event, training, prepare=prepare)
 
     return Subject(name=name, plan=plan, worlds=dots(), spend=spend, runs=4000)
 
@@ -214,25 +190,13 @@ def _ensemble(name: str, epsilon: float, queries: int = 1) -> Subject:
 
     def spend(session: Session) -> None:
         models = session.ensemble(train, pixels, teachers=2)
-        noise = event.noise_multiplier
         if name in ("ensemble_votes", "ensemble_agreement"):
             ask = models.votes if name == "ensemble_votes" else models.agreement
-            ask(
-                lambda sign: sign * torch.tensor([[1.0, -1.0]]).expand(queries, 2),
-                queries=queries,
-                classes=2,
-                label=event.label,
-                noise_multiplier=noise,
-            )
+            ask(lambda sign: sign * torch.tensor([[1.0, -1.0]]).expand(queries, 2), event, classes=2)
         elif name == "ensemble_gradient":
-            models.gradient(
-                lambda sign: sign * torch.ones(4, 2), shape=(4, 2), norm_bound=0.5, label=event.label,
-                noise_multiplier=noise,
-            )  # fmt: skip
+            models.gradient(lambda sign: sign * torch.ones(4, 2), event, shape=(4, 2), norm_bound=0.5)
         else:
-            models.signs(
-                lambda sign: sign * torch.ones(4, 2), shape=(4, 2), keep=3, label=event.label, noise_multiplier=noise
-            )
+            models.signs(lambda sign: sign * torch.ones(4, 2), event, shape=(4, 2), keep=3)
 
     return Subject(name=name, plan=plan, worlds=worlds, spend=spend, runs=4000)
 
@@ -261,7 +225,7 @@ def _critics(name: str, epsilon: float, kinds: list[Event]) -> Subject:
     }
 
     def spend(session: Session) -> None:
-        critics = session.critics(_Turned(), pixels, label="critics", critics=2, shape=(4, 2), clip_norm=0.5)
+        critics = session.critics(_Turned(), pixels, plan.events, critics=2, shape=(4, 2), clip_norm=0.5)
         while critics.steps_left:
             critics.step(query)
 

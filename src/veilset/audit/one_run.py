@@ -35,7 +35,7 @@ from veilset.dpsgd.trainer import to_inputs
 from veilset.methods.base import Context
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget, default_delta
-from veilset.privacy.events import Plan
+from veilset.privacy.events import Event, Plan
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import ClippedSum, GradientSteps, PerImage, Session
 from veilset.privacy.vault import PublicFacts, Vault
@@ -96,25 +96,9 @@ class WatchedSession(Session):
         solved: Numbers = torch.linalg.solve(self._precision, self._evidence).numpy()
         return solved
 
-    def gradient_steps(
-        self,
-        *,
-        label: str,
-        clip_norm: float,
-        noise_multiplier: float,
-        sampling_rate: float,
-        steps: int,
-        features: PerImage | None = None,
-    ) -> GradientSteps:
+    def gradient_steps(self, event: Event, *, clip_norm: float, features: PerImage | None = None) -> GradientSteps:
         """The real steps, watched."""
-        real = super().gradient_steps(
-            label=label,
-            clip_norm=clip_norm,
-            noise_multiplier=noise_multiplier,
-            sampling_rate=sampling_rate,
-            steps=steps,
-            features=features,
-        )
+        real = super().gradient_steps(event, clip_norm=clip_norm, features=features)
         images, labels = torch.from_numpy(self.canaries.images.copy()), torch.from_numpy(self.canaries.labels.copy())
         with torch.no_grad():
             inputs = images if features is None else features(images, labels).float()

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -51,61 +50,27 @@ class Rehearsal(Session):
         self._partition: tuple[int, str] = (0, "")
 
     def gaussian_sum(
-        self,
-        per_image: PerImage,
-        *,
-        label: str,
-        clip_norm: float,
-        noise_multiplier: float,
-        sampling_rate: float = 1.0,
-        by_class: bool = False,
-        batch: int = BATCH,
+        self, per_image: PerImage, event: Event, *, clip_norm: float, by_class: bool = False, batch: int = BATCH
     ) -> torch.Tensor:
         """As in a session, rehearsed first."""
 
         def of(session: Session) -> torch.Tensor:
-            return Session.gaussian_sum(
-                session,
-                per_image,
-                label=label,
-                clip_norm=clip_norm,
-                noise_multiplier=noise_multiplier,
-                sampling_rate=sampling_rate,
-                by_class=by_class,
-                batch=batch,
-            )
+            return Session.gaussian_sum(session, per_image, event, clip_norm=clip_norm, by_class=by_class, batch=batch)
 
-        event = self._event(label, noise_multiplier, sampling_rate)
-        call = _Private(event=event, spread=noise_multiplier * clip_norm, open=lambda session, _: lambda: of(session))
+        spread = event.noise_multiplier * clip_norm
+        call = _Private(event=event, spread=spread, open=lambda session, _: lambda: of(session))
         self._rehearse(call)
         released = of(self)
         self._stop_when_spent()
         return released
 
-    def gradient_steps(
-        self,
-        *,
-        label: str,
-        clip_norm: float,
-        noise_multiplier: float,
-        sampling_rate: float,
-        steps: int,
-        features: PerImage | None = None,
-    ) -> GradientSteps:
+    def gradient_steps(self, event: Event, *, clip_norm: float, features: PerImage | None = None) -> GradientSteps:
         """As in a session; each step is rehearsed when it is taken."""
 
         def of(session: Session, times: int) -> GradientSteps:
-            return Session.gradient_steps(
-                session,
-                label=label,
-                clip_norm=clip_norm,
-                noise_multiplier=noise_multiplier,
-                sampling_rate=sampling_rate,
-                steps=times,
-                features=features,
-            )
+            return Session.gradient_steps(session, replace(event, count=times), clip_norm=clip_norm, features=features)
 
-        return _RehearsedSteps(self, of, of(self, steps))
+        return _RehearsedSteps(self, of, of(self, event.count))
 
     def ensemble(self, train: TrainShard, features: PerImage, *, teachers: int) -> Ensemble:
         """As in a session; each answer is rehearsed when it is asked for."""
@@ -119,8 +84,8 @@ class Rehearsal(Session):
         self,
         critic: Critic,
         features: PerImage,
+        events: Sequence[Event],
         *,
-        label: str,
         critics: int,
         shape: tuple[int, ...],
         clip_norm: float,
@@ -128,9 +93,7 @@ class Rehearsal(Session):
         """As in a session; each answer is rehearsed by twins of the critics in both worlds."""
 
         def of(session: Session) -> Critics:
-            return Session.critics(
-                session, critic, features, label=label, critics=critics, shape=shape, clip_norm=clip_norm
-            )
+            return Session.critics(session, critic, features, events, critics=critics, shape=shape, clip_norm=clip_norm)
 
         return _RehearsedCritics(self, of)
 
@@ -142,13 +105,13 @@ class Rehearsal(Session):
             shard._partition = (count, partition)
         return shards
 
-    def twins(self, of: Callable[[Session], Critics]) -> list[Critics]:
+    def twins(self, of: Callable[[Session], Critics]) -> "list[_Twin]":
         """The critics of both worlds, for all of the plan.
 
         Their sources give the rows that critics see, the same in both worlds; noise comes from the one of each play.
         """
         worlds = (Session(vault, self.plan, MemoryLedger(), NoiseSource(0)) for vault in self._vaults)
-        return [of(world) for world in worlds]
+        return [_Twin(of(world)) for world in worlds]
 
     def play(self, exact: "_Exact", spread: float, takes: Sequence[Callable[[NoiseSource], torch.Tensor]]) -> None:
         """Add to the scores of both worlds what their noisy releases tell."""
@@ -158,7 +121,7 @@ class Rehearsal(Session):
             self.scores[world] += exact.log_ratios(projected, spread)
 
     def _stop_when_spent(self) -> None:
-        if not self._purse.unspent:
+        if not self._spending.unspent:
             raise PlanSpent
 
     def _rehearse(self, call: _Private) -> None:
@@ -252,43 +215,51 @@ class _RehearsedEnsemble(Ensemble):
         self._rehearsal, self._of, self._real = rehearsal, of, of(rehearsal)
         self.teachers = self._real.teachers
 
-    def votes(self, answer: Answer, *, queries: int, classes: int, label: str, noise_multiplier: float) -> torch.Tensor:
+    def votes(self, answer: Answer, event: Event, *, classes: int) -> torch.Tensor:
         """As in an ensemble, rehearsed first."""
-        asked = {"queries": queries, "classes": classes, "label": label, "noise_multiplier": noise_multiplier}
-        return self._ask("votes", answer, math.sqrt(2), asked)
+        return self._ask(event, math.sqrt(2), lambda models: models.votes(answer, event, classes=classes))
 
-    def agreement(
-        self, answer: Answer, *, queries: int, classes: int, label: str, noise_multiplier: float
-    ) -> torch.Tensor:
+    def agreement(self, answer: Answer, event: Event, *, classes: int) -> torch.Tensor:
         """As in an ensemble, rehearsed first."""
-        asked = {"queries": queries, "classes": classes, "label": label, "noise_multiplier": noise_multiplier}
-        return self._ask("agreement", answer, 1.0, asked)
+        return self._ask(event, 1.0, lambda models: models.agreement(answer, event, classes=classes))
 
-    def gradient(
-        self, answer: Answer, *, shape: tuple[int, int], norm_bound: float, label: str, noise_multiplier: float
-    ) -> torch.Tensor:
+    def gradient(self, answer: Answer, event: Event, *, shape: tuple[int, int], norm_bound: float) -> torch.Tensor:
         """As in an ensemble, rehearsed first."""
-        asked = {"shape": shape, "norm_bound": norm_bound, "label": label, "noise_multiplier": noise_multiplier}
-        return self._ask("gradient", answer, 2 * norm_bound, asked)
 
-    def signs(
-        self, answer: Answer, *, shape: tuple[int, int], keep: int, label: str, noise_multiplier: float
-    ) -> torch.Tensor:
+        def ask(models: Ensemble) -> torch.Tensor:
+            return models.gradient(answer, event, shape=shape, norm_bound=norm_bound)
+
+        return self._ask(event, 2 * norm_bound, ask)
+
+    def signs(self, answer: Answer, event: Event, *, shape: tuple[int, int], keep: int) -> torch.Tensor:
         """As in an ensemble, rehearsed first."""
-        asked = {"shape": shape, "keep": keep, "label": label, "noise_multiplier": noise_multiplier}
-        return self._ask("signs", answer, 2 * math.sqrt(keep), asked)
 
-    def _ask(self, query: str, answer: Answer, sensitivity: float, asked: dict[str, Any]) -> torch.Tensor:
+        def ask(models: Ensemble) -> torch.Tensor:
+            return models.signs(answer, event, shape=shape, keep=keep)
+
+        return self._ask(event, 2 * math.sqrt(keep), ask)
+
+    def _ask(self, event: Event, sensitivity: float, ask: Callable[[Ensemble], torch.Tensor]) -> torch.Tensor:
         def opened(session: Session, _: int) -> Take:
             models = self._of(session)
-            return lambda: getattr(models, query)(answer, **asked)
+            return lambda: ask(models)
 
-        noise = asked["noise_multiplier"]
-        event = Event(label=asked["label"], noise_multiplier=noise, count=asked.get("queries", 1))
-        self._rehearsal._rehearse(_Private(event=event, spread=noise * sensitivity, open=opened))
-        released: torch.Tensor = getattr(self._real, query)(answer, **asked)
+        spread = event.noise_multiplier * sensitivity
+        self._rehearsal._rehearse(_Private(event=event, spread=spread, open=opened))
+        released = ask(self._real)
         self._rehearsal._stop_when_spent()
         return released
+
+
+class _Twin(Critics):
+    """The critics of one world, whose noise is drawn anew for each play."""
+
+    def __init__(self, real: Critics) -> None:
+        self.__dict__ = real.__dict__
+
+    def visited(self, query: Query, shard: int | None, event: Event) -> Callable[[NoiseSource], torch.Tensor]:
+        """Let the critics learn and answer once; what is released of it, for any noise."""
+        return partial(self._noised, self._exact_sum(query, shard), event)
 
 
 class _RehearsedCritics(Critics):
@@ -302,8 +273,7 @@ class _RehearsedCritics(Critics):
         """The noisy sum of the answers, rehearsed first."""
         shard, _ = self.turn()
         event = self.events[shard or 0]
-        sums = [twin._exact_sum(query, shard) for twin in self._twins]
-        takes = [partial(twin._noised, total, event) for twin, total in zip(self._twins, sums, strict=True)]
+        takes = [twin.visited(query, shard, event) for twin in self._twins]
         means = [_flat(take(Scripted())) for take in takes]
         if not np.array_equal(means[0], means[1]):
             # The claim is noise of two clip norms times the multiplier; what is played is what the critics add.

@@ -147,7 +147,7 @@ def imgsyn_statistics_without_noise(runs: int, make_noise: MakeNoise) -> tuple[S
         return torch.cat([maps.mean(dim=2), maps.square().mean(dim=2)], dim=1)
 
     def spend(session: Session) -> None:
-        session.gaussian_sum(moments, label=event.label, clip_norm=1.0, noise_multiplier=event.noise_multiplier)
+        session.gaussian_sum(moments, event, clip_norm=1.0)
 
     subject = Subject(name="", plan=plan, worlds=dots(), spend=spend)
     return play(subject, runs, lambda: _Altered(make_noise(), 0.0)), plan
@@ -281,9 +281,7 @@ def _step(runs: int, make_noise: MakeNoise, clipped: ClippedSum, worlds: Worlds 
     event = plan.events[0]
 
     def spend(session: Session) -> None:
-        session.gradient_steps(
-            label=event.label, clip_norm=_CLIP, noise_multiplier=event.noise_multiplier, sampling_rate=1.0, steps=1
-        ).step(clipped)
+        session.gradient_steps(event, clip_norm=_CLIP).step(clipped)
 
     subject = Subject(name="", plan=plan, worlds=worlds or dots(), spend=spend)
     return play(subject, runs, make_noise), plan

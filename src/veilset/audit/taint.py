@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import VeilsetError
+from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.shard_critics import Critic, Critics, Query
 from veilset.privacy.session import ClippedSum, GradientSteps, PerImage, Session
 
@@ -121,23 +122,23 @@ def leftovers() -> list[tuple[int, ...]]:
 class TaintedSession(Session):
     """A session that hands sealed tensors to the functions it is given and checks that none is kept."""
 
-    def gaussian_sum(self, per_image: PerImage, **options: Any) -> Tensor:
+    def gaussian_sum(self, per_image: PerImage, event: Event, **options: Any) -> Tensor:
         """As in a session, with sealed rows."""
         with private_call():
-            released = super().gaussian_sum(_sealing(per_image), **options)
+            released = super().gaussian_sum(_sealing(per_image), event, **options)
         _require_nothing_left()
         return released
 
-    def gradient_steps(self, *, features: PerImage | None = None, **options: Any) -> GradientSteps:
+    def gradient_steps(self, event: Event, *, clip_norm: float, features: PerImage | None = None) -> GradientSteps:
         """As in a session, with sealed batches."""
         with private_call():
-            real = super().gradient_steps(features=features and _sealing(features), **options)
+            real = super().gradient_steps(event, clip_norm=clip_norm, features=features and _sealing(features))
         return _TaintedSteps(real)
 
-    def critics(self, critic: Critic, features: PerImage, **options: Any) -> Critics:
+    def critics(self, critic: Critic, features: PerImage, events: Sequence[Event], **options: Any) -> Critics:
         """As in a session, with sealed images for `features`; `torch.vmap` cannot carry sealed rows to a critic."""
         with private_call():
-            real = super().critics(critic, _sealing(features), **options)
+            real = super().critics(critic, _sealing(features), events, **options)
         return _TaintedCritics(real)
 
 

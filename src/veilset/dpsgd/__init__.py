@@ -3,7 +3,9 @@
 from veilset.dpsgd.clipping import ClippedGradients, Mode
 from veilset.dpsgd.linear_head import LinearHeadGradients
 from veilset.dpsgd.passes import Loss
-from veilset.dpsgd.trainer import PrivateTraining, sampling_rate_for, train_private
+from veilset.dpsgd.settings import PrivateTraining
+from veilset.dpsgd.trainer import train_private
+from veilset.privacy.events import sampling_rate_for
 
 __all__ = [
     "ClippedGradients",

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.core.ranges import require_range
-from veilset.dpsgd.exact import clip_factors
+from veilset.dpsgd.exact import clip_factors, require_stabiliser
 from veilset.dpsgd.passes import Inputs, Loss, Route, run_pass
 from veilset.dpsgd.probe import equal_bits, made_up, probe, steady_bits
 from veilset.dpsgd.tape import Tape
-from veilset.privacy.rows import LARGEST_CLIP, SMALLEST_CLIP, require_clip_norm
+from veilset.privacy.rows import require_clip_norm
 from veilset.privacy.shapes import fixed_batches
 
 Mode = Literal["flat", "automatic", "per_layer"]
@@ -229,4 +228,4 @@ def _check_settings(
         raise InputError(f"Expected copies >= 1, got {copies}.")
     if max_rows is not None and max_rows < copies:
         raise InputError(f"Expected max_rows >= copies={copies}, got {max_rows}: the copies of a unit stay together.")
-    require_range("stabiliser", stabiliser, SMALLEST_CLIP, LARGEST_CLIP)
+    require_stabiliser(stabiliser)

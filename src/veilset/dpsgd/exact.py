@@ -24,12 +24,21 @@ is below 1e-15, far inside the margin of every clip norm that is allowed.
 import torch
 from torch import Tensor
 
+from veilset.core.errors import InputError
+from veilset.privacy.rows import LARGEST_CLIP, SMALLEST_CLIP
+
 MARGIN = 2.0**-11  # the share of the clip norm that is left for rounding
 _MOST_TERMS = 2**13
 _GROSS = 2.0**6
 _BLOCK = 64  # squares added in float32
 _ABOVE = 1 + 2.0**-18  # more than such a sum and its root are off
 _PIECE = 2**16  # float64 numbers at a time: half a megabyte stays in the cache
+
+
+def require_stabiliser(stabiliser: float) -> None:
+    """Refuse what automatic clipping adds to a norm where it could vanish or overflow."""
+    if not SMALLEST_CLIP <= stabiliser <= LARGEST_CLIP:
+        raise InputError(f"Expected stabiliser from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, got {stabiliser}.")
 
 
 def may_multiply(terms: int) -> bool:

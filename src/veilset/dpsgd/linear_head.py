@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.core.ranges import require_range
-from veilset.dpsgd.exact import clip_factors, in_double
-from veilset.privacy.rows import LARGEST_CLIP, SMALLEST_CLIP, require_clip_norm
+from veilset.dpsgd.exact import clip_factors, in_double, require_stabiliser
+from veilset.privacy.rows import require_clip_norm
 from veilset.privacy.shapes import fixed_batches
 
 _ROWS = (256, 64, 16, 4, 1)  # of a pass: the first that leaves a row's bits alone
@@ -28,7 +27,7 @@ class LinearHeadGradients:
 
     def __init__(self, head: nn.Linear, clip_norm: float, *, automatic: bool = False, stabiliser: float = 0.01) -> None:
         require_clip_norm(clip_norm, "a linear head")
-        require_range("stabiliser", stabiliser, SMALLEST_CLIP, LARGEST_CLIP)
+        require_stabiliser(stabiliser)
         if not all(value.requires_grad for value in head.parameters()):
             raise InputError("Expected a head whose weight and bias both require a gradient. Use ClippedGradients.")
         self.head = head

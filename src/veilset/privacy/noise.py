@@ -18,7 +18,7 @@ x (Mironov 2012, "On significance of the least significant bits"). The defence i
    trace in which cells can be reached.
 
 A DP-SGD step sums in float64 with a proven margin inside the clip and rounds once to the same integers
-(dpsgd/exact.py, gradients.py).
+(dpsgd/exact.py, privacy/mechanisms/dpsgd_steps.py).
 """
 
 import hashlib

@@ -6,15 +6,19 @@ its place or, in a library that we do not know, on its company. Whether it does 
 the threads and the device of this run; if so, batches get smaller, down to one image.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.settings import CLIP_NORM
-from veilset.privacy.mechanisms.dpsgd_steps import PerImage
 from veilset.privacy.shapes import in_fixed_batches
 from veilset.privacy.vault import PublicFacts
+
+PerImage = Callable[[Tensor, Tensor], Tensor]
+"""uint8 images (b, H, W, C) and labels (b,) -> one row of numbers per image (b, d)."""
 
 BATCH = 256  # images of one call
 SMALLEST_CLIP, LARGEST_CLIP = CLIP_NORM["least"], CLIP_NORM["most"]

@@ -1,5 +1,6 @@
 """What of a plan is still to spend, what was spent already, and the paid results of a run that resumes."""
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -10,14 +11,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from veilset.core.errors import BudgetError
+from veilset.core.errors import BudgetError, InputError
 from veilset.core.files import write_whole
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.processes import RunLedger, bytes_from_first, rank_and_size
 
+Place = tuple[str | None, int | None]
+"""A partition and the number of one of its shards; None and None for the whole vault."""
 
-class Purse:
-    """A plan and its ledger. Every mechanism pays here, before it reads."""
+
+class Spending:
+    """A plan and its ledger. Every mechanism pays here, before it reads.
+
+    It belongs to the whole vault or to one shard of it, and takes the events of that place only: an event of one shard
+    that was spent on the whole vault would touch all units and be accounted as if it touched few.
+    """
 
     def __init__(self, plan: Plan, ledger: RunLedger, workspace: Path | None) -> None:
         self.ledger = ledger
@@ -29,9 +37,36 @@ class Purse:
             if line["kind"] == "spend"
         ]
         self._current = -1
+        self.place: Place = (None, None)
+        self._splits: dict[str, str] = {}
 
-    def pay(self, event: Event) -> torch.Tensor | None:
-        """Spend `event`; where an earlier part of this run paid for it, return what it got."""
+    def of_shards(self, partition: str, count: int, split: str) -> "list[Spending]":
+        """The same spending, for the events of each shard of a partition.
+
+        `split` says how units are shared out. A partition that was split in two ways is refused: shards of different
+        numbers compose in parallel, and a unit could be in two of them.
+        """
+        split = f"{count} {split}"
+        if self.place != (None, None):
+            raise InputError("A shard cannot be divided again.")
+        if self._splits.setdefault(partition, split) != split:
+            raise BudgetError(f"{partition!r} is divided in another way already. No data was read.")
+        shards = [copy.copy(self) for _ in range(count)]  # what is unspent stays one list
+        for number, shard in enumerate(shards):
+            shard.place = (partition, number)
+        return shards
+
+    def pay(self, event: Event, *, sums: int = 1, sampled: bool = False) -> torch.Tensor | None:
+        """Spend `event`; where an earlier part of this run paid for it, return what it got.
+
+        The caller says how many sums it releases, and whether it reads a Poisson sample at the rate of the event.
+        """
+        if event.count != sums:
+            raise BudgetError(
+                f"{event.label!r} stands for {event.count} sums, and {sums} would be released. No data was read."
+            )
+        if not sampled:
+            require_all_units(event)
         earlier = self._take(event)
         if earlier is None:
             self._current = self.ledger.spend(event)
@@ -46,7 +81,7 @@ class Purse:
         return torch.from_numpy(np.load(BytesIO(content), allow_pickle=False))
 
     def pay_steps(self, event: Event) -> None:
-        """Spend an event whose steps are leased one chunk after another."""
+        """Spend an event of any count, whose steps are leased one chunk after another."""
         if self._take(event) is None:
             self.ledger.spend(event)
 
@@ -86,12 +121,23 @@ class Purse:
             write_whole(place, self._sealed(content.getvalue(), self._hash_of(self._current)))
         return result
 
-    def _take(self, event: Event) -> int | None:
+    def require(self, event: Event) -> None:
+        """Refuse an event that cannot be spent here; nothing is spent yet."""
+        if event.source is not None:
+            raise BudgetError(
+                f"{event.label!r} was spent by an earlier run, whose release enters this one. No data was read."
+            )
+        if (event.partition, event.shard) != self.place:
+            asked, here = _place_name((event.partition, event.shard)), _place_name(self.place)
+            raise BudgetError(f"{event.label!r} is an event of {asked} and was asked of {here}. No data was read.")
         if event not in self.unspent:
             raise BudgetError(
                 f"{event.label!r} (noise multiplier {event.noise_multiplier:g}) is not in the plan or spent already. "
                 "No data was read."
             )
+
+    def _take(self, event: Event) -> int | None:
+        self.require(event)
         self.unspent.remove(event)
         for position, (paid, sequence) in enumerate(self._earlier):
             if paid == event:
@@ -127,6 +173,20 @@ class Purse:
 
     def _place(self, sequence: int) -> Path | None:
         return None if self._workspace is None else self._workspace / f"paid-{sequence}.npy"
+
+
+def require_all_units(event: Event) -> None:
+    """Refuse an event that claims a sample, for who reads all units."""
+    if event.sampling_rate != 1.0:
+        raise BudgetError(
+            f"{event.label!r} claims a sample at the rate {event.sampling_rate:g}, and all units would be read. "
+            "No data was read."
+        )
+
+
+def _place_name(place: Place) -> str:
+    partition, shard = place
+    return "the whole vault" if partition is None else f"shard {shard} of {partition!r}"
 
 
 def _run_of(stored: bytes) -> str | None:

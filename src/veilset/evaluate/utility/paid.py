@@ -85,7 +85,7 @@ def paid_accuracy(
             guesses = torch.from_numpy(predict(network, images.numpy()).argmax(axis=1))
             return (guesses != labels).long()[:, None]
 
-        counts = session.histogram(bin_of, 2, label=_LABEL, noise_multiplier=noise)
+        counts = session.histogram(bin_of, 2, event)
         session.finish()
         lines = tuple(ledger.lines)
     finally:

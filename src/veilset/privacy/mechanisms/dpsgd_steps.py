@@ -9,7 +9,7 @@ follows from the noisy sums (weights, state of an optimizer) may be kept at the 
 from there without the steps that it leased and lost.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,12 @@ import torch
 from veilset.core.errors import BudgetError, InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.privacy.events import Event
-from veilset.privacy.noise import GRID_BITS, Claim, NoiseSource
+from veilset.privacy.mechanisms.opened import Opened
+from veilset.privacy.mechanisms.resuming import Training, resumed, taken
+from veilset.privacy.noise import GRID_BITS, Claim
 from veilset.privacy.processes import add_over_processes, from_first, rank_and_size
+from veilset.privacy.rows import PerImage, alone, require_clip_norm
 from veilset.privacy.sampling import Units, one_row_each, owners_of, poisson_sample
-from veilset.privacy.spending import Purse
-from veilset.privacy.vault import UnitRows
-
-PerImage = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""uint8 images (b, H, W, C) and labels (b,) -> one row of numbers per image (b, d)."""
 
 ClippedSum = Callable[..., Sequence[torch.Tensor]]
 """uint8 images (b, H, W, C) or feature rows, and labels (b,) -> sums in which each counts at most the clip norm.
@@ -38,39 +36,48 @@ _READ_AT_ONCE = 512
 _LARGEST_BATCH = 2**19
 
 
-def require_batch(sampling_rate: float, units: int, label: str) -> None:
-    """Refuse a batch for which the margin that clipped sums leave for rounding was not proven."""
-    if sampling_rate * units > _LARGEST_BATCH:
-        raise InputError(
-            f"Expected a batch of at most {_LARGEST_BATCH} units on average, got {sampling_rate * units:.0f} for "
-            f"{label!r}. Use a smaller batch."
-        )
-
-
 class GradientSteps:
     """The steps of one spent event; `step` takes the next."""
 
-    def __init__(
-        self,
-        event: Event,
-        clip_norm: float,
-        rows: UnitRows,
-        units: Units,
-        purse: Purse,
-        noise: NoiseSource,
-        features: PerImage | None = None,
-        progress: Progress = SILENT,
-    ) -> None:
+    def __init__(self, event: Event, opened: Opened, *, clip_norm: float, features: PerImage | None = None) -> None:
+        require_clip_norm(clip_norm, repr(event.label))
+        batch = event.sampling_rate * opened.facts.units
+        if batch > _LARGEST_BATCH:  # the margin that clipped sums leave for rounding is not proven beyond it
+            raise InputError(
+                f"Expected a batch of at most {_LARGEST_BATCH} units on average, got {batch:.0f} for {event.label!r}. "
+                "Use a smaller batch."
+            )
+        self._features = None if features is None else alone(features, opened.facts)[0]
+        opened.spending.pay_steps(event)
         self.event = event
         self.clip_norm = clip_norm
         self.lease_size = 50
-        self.steps_left = event.count - purse.leased(event)
+        self.steps_left = max(0, event.count - opened.spending.leased(event))
         self._left_in_lease = 0
-        self._rows, self._purse, self._noise = rows, purse, noise
-        self._features, self._progress = features, progress
+        self._rows, self._spending = opened.rows, opened.spending
+        self._noise, self._progress = opened.noise, opened.progress
         rank, size = rank_and_size()
-        self._own: Units = units[rank::size]
+        self._own: Units = opened.units[rank::size]
         self._cache: tuple[torch.Tensor, np.ndarray] | None = None
+
+    def resume(self, training: Training) -> bool:
+        """Load the last state that an earlier part of this run kept; False where there is none."""
+        return resumed(self.kept(), training)
+
+    def each(self, training: Training, progress: Progress, name: str) -> Iterator[int]:
+        """The number of every step that is still to take, counted from 0 over the whole event; the caller takes it.
+
+        The state of `training` is kept whenever a lease is used up. Steps that were leased and lost are not taken
+        again.
+        """
+        with progress.task(name, self.steps_left) as task:
+            while self.steps_left:
+                left = self.steps_left
+                yield self.event.count - left
+                taken(left - self.steps_left, self.event.label)
+                if self.lease_used_up:
+                    self.keep(training.state())
+                task.advance()
 
     def step(self, clipped_sum: ClippedSum, *, draws: int = 0) -> list[torch.Tensor]:
         """One noisy sum over a fresh Poisson sample, in float32. An empty sample is a batch of zero images.
@@ -81,7 +88,7 @@ class GradientSteps:
             self._left_in_lease = min(self.lease_size, self.steps_left)
             if self._left_in_lease == 0:
                 raise BudgetError(f"All {self.event.count} steps of {self.event.label!r} are taken. No data was read.")
-            self._purse.ledger.lease(self.event, self._left_in_lease)
+            self._spending.ledger.lease(self.event, self._left_in_lease)
         self._left_in_lease -= 1
         self.steps_left -= 1
         sampled = poisson_sample(self._rows, self._own, self.event.sampling_rate, self._noise)
@@ -106,11 +113,11 @@ class GradientSteps:
 
     def keep(self, state: Mapping[str, Any]) -> None:
         """Store what a resumed run goes on from: tensors and plain data, computed from noisy sums alone."""
-        self._purse.keep_state(self.event, state)
+        self._spending.keep_state(self.event, state)
 
     def kept(self) -> dict[str, Any] | None:
         """The last state that an earlier part of this run kept; every process gets that of rank 0."""
-        return self._purse.kept_state(self.event)
+        return self._spending.kept_state(self.event)
 
     def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, ...]:
         if self._features is None:

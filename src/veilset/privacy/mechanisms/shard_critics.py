@@ -10,7 +10,7 @@ it feel them: every tensor has a public shape, whatever a shard holds; its rows 
 order of their own ids; and which of them are shown is drawn from secret numbers that belong to the shard.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,17 +19,17 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from veilset.core.errors import BudgetError, InputError, VeilsetError
-from veilset.core.progress import SILENT, Progress
+from veilset.core.progress import Progress
 from veilset.core.records import Rows
 from veilset.privacy.events import Event
-from veilset.privacy.mechanisms.dpsgd_steps import PerImage
+from veilset.privacy.mechanisms.opened import Opened
+from veilset.privacy.mechanisms.resuming import Training, resumed, taken
 from veilset.privacy.mechanisms.shard_rows import ShardRows
 from veilset.privacy.noise import GridSum, NoiseSource
 from veilset.privacy.processes import rank_and_size
-from veilset.privacy.rows import below, require_clip_norm
+from veilset.privacy.rows import PerImage, below, require_alone, require_clip_norm
 from veilset.privacy.sampling import rows_of_shards
-from veilset.privacy.spending import Purse
-from veilset.privacy.vault import PublicFacts, UnitRows
+from veilset.privacy.spending import Spending, require_all_units
 
 State = Mapping[str, Any]
 """Tensors, by name; the same names and shapes for every critic."""
@@ -72,31 +72,32 @@ class Critics:
         critic: Critic,
         features: PerImage,
         events: Sequence[Event],
+        opened: Opened,
         *,
         critics: int,
         shape: tuple[int, ...],
         clip_norm: float,
-        facts: PublicFacts,
-        rows: UnitRows,
-        purse: Purse,
-        noise: NoiseSource,
-        progress: Progress = SILENT,
     ) -> None:
+        if opened.spending.place != (None, None):
+            raise InputError("A shard cannot be divided again.")
+        require_alone(features, opened.facts)
         require_clip_norm(clip_norm, "the critics' answers")
-        if not 2 <= critics <= facts.units:
+        units = opened.facts.units
+        if not 2 <= critics <= units:
             raise InputError(
-                f"Expected 2 to {facts.units} critics for {facts.units} units, got {critics}. The answer of a single "
-                "critic would stand alone against noise that must hide all of it."
+                f"Expected 2 to {units} critics for {units} units, got {critics}. The answer of a single critic would "
+                "stand alone against noise that must hide all of it."
             )
         self.shape, self.clip_norm, self.critics = shape, clip_norm, critics
         self.events = list(events)
-        self._critic, self._features, self._facts = critic, features, facts
-        self._rows, self._purse, self._noise, self._progress = rows, purse, noise, progress
+        self._critic, self._features, self._facts = critic, features, opened.facts
+        self._rows, self._spending = opened.rows, opened.spending
+        self._noise, self._progress = opened.noise, opened.progress
         self._shards: ShardRows | None = None
         self._state: State = {}
-        for event in self.events:
-            purse.pay_steps(event)
-        self._begun = sum(purse.leased(event) for event in self.events)
+        for event, spending in zip(self.events, _spendings(self.events, critics, opened.spending), strict=True):
+            spending.pay_steps(event)
+        self._begun = sum(self._spending.leased(event) for event in self.events)
 
     @property
     def together(self) -> bool:
@@ -106,7 +107,7 @@ class Critics:
     @property
     def steps_left(self) -> int:
         """Steps that are still to come."""
-        return sum(event.count for event in self.events) - self._begun
+        return max(0, sum(event.count for event in self.events) - self._begun)
 
     def turn(self) -> tuple[int | None, int]:
         """The shard that is asked next, None for all, and the number of steps before."""
@@ -118,17 +119,36 @@ class Critics:
         event = self.events[shard or 0]
         if self.steps_left == 0:
             raise BudgetError(f"All {made} steps of {event.label!r} are taken. No data was read.")
-        self._purse.ledger.lease(event, 1)
+        self._spending.ledger.lease(event, 1)
         self._begun += 1
         return self._noised(self._exact_sum(query, shard), event, self._noise)
 
+    def resume(self, training: Training) -> bool:
+        """Load the last state that an earlier part of this run kept; False where there is none."""
+        return resumed(self.kept(), training)
+
+    def each(self, training: Training, progress: Progress, name: str, *, keep_every: int) -> Iterator[int]:
+        """The number of every step that is still to take, counted from 0 over all events; the caller takes it.
+
+        The state of `training` is kept after every `keep_every` of these steps.
+        """
+        first = self._begun
+        with progress.task(name, self.steps_left) as task:
+            while self.steps_left:
+                number = self._begun
+                yield number
+                taken(self._begun - number, self.events[0].label)
+                task.advance()
+                if (self._begun - first) % keep_every == 0:
+                    self.keep(training.state())
+
     def keep(self, state: Mapping[str, Any]) -> None:
         """Store what a resumed run goes on from, computed from noisy sums alone. Critics begin anew then."""
-        self._purse.keep_state(self.events[0], state)
+        self._spending.keep_state(self.events[0], state)
 
     def kept(self) -> dict[str, Any] | None:
         """The last state that an earlier part of this run kept."""
-        return self._purse.kept_state(self.events[0])
+        return self._spending.kept_state(self.events[0])
 
     def _noised(self, total: GridSum, event: Event, noise: NoiseSource) -> Tensor:
         """The sum as it may leave: an answer may move from one end of its ball to the other, two clip norms."""
@@ -175,7 +195,7 @@ class Critics:
     def _read_shards(self, own: range) -> ShardRows:
         """The rows of this process's shards."""
         # Public and fixed before any record is read; the same seed gives the same shards.
-        key = f"{self._purse.ledger.header.get('seed')}/critics".encode()[:64]
+        key = f"{self._spending.ledger.header.get('seed')}/critics".encode()[:64]
         members = rows_of_shards(self._rows, self.critics, key)
         black = torch.zeros(1, *self._facts.shape, dtype=torch.uint8)
         width = self._features(black, torch.zeros(1, dtype=torch.int64)).shape[1]
@@ -194,3 +214,21 @@ class Critics:
             images, classes = (torch.from_numpy(side) for side in self._rows.read(rows[start : start + _READ_AT_ONCE]))
             parts.append(self._features(images, classes).float())
         return torch.cat(parts), labels
+
+
+def _spendings(events: Sequence[Event], critics: int, spending: Spending) -> list[Spending]:
+    """What each event is paid from, after all of them were found to be what the critics will do.
+
+    One event for the steps of all critics, or one for each critic, of which the turns come round in order.
+    """
+    steps = sum(event.count for event in events)
+    in_turn = [(shard, len(range(shard, steps, critics))) for shard in range(critics)]
+    shards = [(event.shard, event.count) for event in events]
+    if shards not in ([(None, steps)], in_turn):
+        raise BudgetError("Expected one event for all critics, or one for the turns of each. No data was read.")
+    partition = events[0].partition
+    spendings = [spending] if partition is None else spending.of_shards(partition, critics, "critics")
+    for event, own in zip(events, spendings, strict=True):
+        require_all_units(event)
+        own.require(event)
+    return spendings

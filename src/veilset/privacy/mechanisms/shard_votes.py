@@ -19,17 +19,14 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.core.progress import Progress
 from veilset.core.randomness import derive_seed
 from veilset.core.records import Rows
 from veilset.privacy.events import Event
-from veilset.privacy.mechanisms.dpsgd_steps import PerImage
-from veilset.privacy.noise import GridSum, NoiseSource
+from veilset.privacy.mechanisms.opened import Opened
+from veilset.privacy.noise import GridSum
 from veilset.privacy.processes import rank_and_size
-from veilset.privacy.rows import below, require_clip_norm
+from veilset.privacy.rows import PerImage, below, require_alone, require_clip_norm
 from veilset.privacy.sampling import rows_of_shards
-from veilset.privacy.spending import Purse
-from veilset.privacy.vault import PublicFacts, UnitRows
 
 TrainShard = Callable[[Tensor, Tensor], Any]
 """Feature rows (m, d) and labels (m,) of one shard, m >= 1 -> a model. It must keep nothing outside the model."""
@@ -49,50 +46,44 @@ class Ensemble:
     which lies in every set of answers below.
     """
 
-    def __init__(
-        self,
-        train: TrainShard,
-        features: PerImage,
-        teachers: int,
-        facts: PublicFacts,
-        rows: UnitRows,
-        purse: Purse,
-        noise: NoiseSource,
-        progress: Progress,
-    ) -> None:
-        if not 2 <= teachers <= facts.units:
+    def __init__(self, train: TrainShard, features: PerImage, opened: Opened, *, teachers: int) -> None:
+        if opened.spending.place != (None, None):
+            raise InputError("A shard cannot be divided again.")
+        require_alone(features, opened.facts)
+        units = opened.facts.units
+        if not 2 <= teachers <= units:
             raise InputError(
-                f"Expected 2 to {facts.units} teachers for {facts.units} units, got {teachers}. One teacher's answer "
-                "would stand alone against noise that must hide all of it."
+                f"Expected 2 to {units} teachers for {units} units, got {teachers}. One teacher's answer would stand "
+                "alone against noise that must hide all of it."
             )
         self.teachers = teachers
         self._train, self._features = train, features
-        self._rows, self._purse, self._noise, self._progress = rows, purse, noise, progress
+        self._rows, self._spending = opened.rows, opened.spending
+        self._noise, self._progress = opened.noise, opened.progress
         self._models: list[Any] | None = None
 
-    def votes(self, answer: Answer, *, queries: int, classes: int, label: str, noise_multiplier: float) -> Tensor:
-        """How many models give each of `queries` images each class, (queries, classes): GNMax before the maximum.
+    def votes(self, answer: Answer, event: Event, *, classes: int) -> Tensor:
+        """How many models give each of `event.count` images each class, (queries, classes): GNMax before the maximum.
 
         `answer` gives scores (queries, classes), of which the largest in each row is the vote.
 
         Privacy: sensitivity sqrt(2) for each query, as one model moves its vote from one class to another; event
-        `queries` Gaussians with `noise_multiplier` times that as deviation.
+        as many Gaussians as `event` counts, with its noise multiplier times that as deviation.
         """
 
         def cast(scores: Tensor) -> Tensor:
             return torch.nn.functional.one_hot(scores.argmax(dim=1), classes).double()
 
-        event = Event(label=label, noise_multiplier=noise_multiplier, count=queries)
-        return self._release(answer, cast, (queries, classes), event, 1.0, math.sqrt(2))
+        return self._release(answer, cast, (event.count, classes), event, 1.0, math.sqrt(2), sums=event.count)
 
-    def agreement(self, answer: Answer, *, queries: int, classes: int, label: str, noise_multiplier: float) -> Tensor:
+    def agreement(self, answer: Answer, event: Event, *, classes: int) -> Tensor:
         """The number of votes of the class with most votes, (queries,): which images are worth a vote.
 
         Privacy: sensitivity 1 for each query, as the largest of several counts moves by at most 1 when one vote moves;
-        event `queries` Gaussians.
+        event as many Gaussians as `event` counts.
         """
-        event = Event(label=label, noise_multiplier=noise_multiplier, count=queries)
-        kept = self._purse.pay(event)
+        queries = event.count
+        kept = self._spending.pay(event, sums=queries)
         if kept is not None:
             return kept
         if rank_and_size()[1] > 1:
@@ -102,29 +93,24 @@ class Ensemble:
             counts += torch.nn.functional.one_hot(scores.argmax(dim=1), classes)
         total = GridSum(1, queries, float(self.teachers))
         total.add(counts.amax(dim=1)[None], torch.zeros(1, dtype=torch.int64))
-        released = total.release(self._noise, noise_multiplier, sensitivity=1.0, parts=queries, event=event)
-        return self._purse.keep(released[0])
+        released = total.release(self._noise, event.noise_multiplier, sensitivity=1.0, parts=queries, event=event)
+        return self._spending.keep(released[0])
 
-    def gradient(
-        self, answer: Answer, *, shape: tuple[int, int], norm_bound: float, label: str, noise_multiplier: float
-    ) -> Tensor:
+    def gradient(self, answer: Answer, event: Event, *, shape: tuple[int, int], norm_bound: float) -> Tensor:
         """The sum of the models' matrices, each scaled to Frobenius norm `norm_bound` as one vector.
 
         Privacy: sensitivity 2 `norm_bound`, from one point of a ball to another; event one Gaussian, however many rows
         the matrix has, because one unit moves them all together.
         """
-        require_clip_norm(norm_bound, repr(label))
+        require_clip_norm(norm_bound, repr(event.label))
 
         def scale(matrix: Tensor) -> Tensor:
             length: Tensor = matrix.norm()
             return matrix * (below(norm_bound, matrix.numel()) / length.clamp_min(1e-12))
 
-        event = Event(label=label, noise_multiplier=noise_multiplier)
         return self._release(answer, scale, shape, event, norm_bound, 2.0)
 
-    def signs(
-        self, answer: Answer, *, shape: tuple[int, int], keep: int, label: str, noise_multiplier: float
-    ) -> Tensor:
+    def signs(self, answer: Answer, event: Event, *, shape: tuple[int, int], keep: int) -> Tensor:
         """The sum of the signs of each model's `keep` largest entries (DataLens, Wang et al. 2021).
 
         Privacy: sensitivity 2 sqrt(`keep`), as `keep` entries may turn from +1 to -1; event one Gaussian.
@@ -138,7 +124,6 @@ class Ensemble:
             signs = torch.zeros_like(flat).index_copy(0, chosen, flat[chosen].sign())
             return signs.view_as(matrix)
 
-        event = Event(label=label, noise_multiplier=noise_multiplier)
         return self._release(answer, compress, shape, event, 1.0, 2.0 * math.sqrt(keep))
 
     def _release(
@@ -149,9 +134,11 @@ class Ensemble:
         event: Event,
         step: float,
         sensitivity: float,
+        *,
+        sums: int = 1,
     ) -> Tensor:
         """Pay, ask, force each answer into its set, add, add noise of `sensitivity` steps."""
-        kept = self._purse.pay(event)
+        kept = self._spending.pay(event, sums=sums)
         if kept is not None:
             return kept
         total = GridSum(1, math.prod(shape), step)
@@ -160,7 +147,7 @@ class Ensemble:
         released = total.release(
             self._noise, event.noise_multiplier, sensitivity=sensitivity * step, parts=event.count, event=event
         )
-        return self._purse.keep(released[0].view(shape))
+        return self._spending.keep(released[0].view(shape))
 
     def _answers(self, answer: Answer, shape: tuple[int, int]) -> list[Tensor]:
         if self._models is None:
@@ -175,7 +162,7 @@ class Ensemble:
         """One model for each shard with a unit in it; under torchrun each process trains and asks its own share."""
         rank, size = rank_and_size()
         # Public and fixed before any record is read; the same seed gives the same shards.
-        seed = self._purse.ledger.header.get("seed")
+        seed = self._spending.ledger.header.get("seed")
         shards = rows_of_shards(self._rows, self.teachers, f"{seed}/ensemble".encode()[:64])
         models = []
         with self._progress.task("teachers", self.teachers) as task:

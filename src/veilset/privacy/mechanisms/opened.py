@@ -1,0 +1,21 @@
+"""What a session hands to its mechanisms: the units that they may read, and what they pay with."""
+
+from dataclasses import dataclass
+
+from veilset.core.progress import Progress
+from veilset.privacy.noise import NoiseSource
+from veilset.privacy.sampling import Units
+from veilset.privacy.spending import Spending
+from veilset.privacy.vault import PublicFacts, UnitRows
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Opened:
+    """A vault, or one shard of it, opened to be spent on. It stays inside the mechanisms."""
+
+    facts: PublicFacts
+    rows: UnitRows
+    units: Units
+    spending: Spending
+    noise: NoiseSource
+    progress: Progress
