@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from veilset.core.errors import InputError, VerificationError
 from veilset.core.progress import SILENT, Progress
-from veilset.models import NETWORKS
 from veilset.privacy.vault import PublicFacts
 from veilset.release.certificate import Certificate
 from veilset.release.certifying import certify
@@ -63,15 +62,9 @@ def convert_release(
     source = load_release(path)
     if "student" not in source.models:
         raise InputError(f"{path} holds no student to learn from. Take a release of dfd or pate.")
-    weights, description = source.models["student"]
-    name = str(description.get("name"))
-    if name not in NETWORKS:
-        raise InputError(f"The student of {path} is {name!r}, none of ours. What a release names is not imported.")
-    width = description.get("width")
-    network = _load(name, source.certificate.facts, dict(weights), width=None if width is None else int(width))
     warnings = (*source.certificate.warnings, _CARRIED_OVER)
     certificate = dataclasses.replace(source.certificate, samples=conversion.samples, warnings=warnings, files={})
-    return _distil(network, certificate, conversion, progress)
+    return _distil(source.model("student"), certificate, conversion, progress)
 
 
 def convert_network(
@@ -110,10 +103,10 @@ def _distil(teacher: "nn.Module", certificate: Certificate, conversion: Conversi
     )
 
 
-def _load(name: str, facts: PublicFacts, weights: "Mapping[str, object]", *, width: int | None = None) -> "nn.Module":
+def _load(name: str, facts: PublicFacts, weights: "Mapping[str, object]") -> "nn.Module":
     from veilset.models import build_network
 
-    network = build_network(name, shape=facts.shape, classes=facts.classes, width=width)
+    network = build_network(name, shape=facts.shape, classes=facts.classes)
     try:
         network.load_state_dict(dict(weights))
     except RuntimeError as error:

@@ -80,6 +80,21 @@ class Release:
 
         return ReleaseDataset(self.images, self.labels, self.soft_labels)
 
+    def model(self, name: str) -> Any:
+        """The `generator`, `student` or `teacher` of the release, rebuilt and ready to use; no code of its own runs.
+
+        Students and teachers take floats in [0, 1], (batch, channels, height, width), to logits. Generators take
+        latents and classes to images; that of a release of latent is its space and its Gaussians
+        (`methods.latent.method.rebuild_sampler`).
+        """
+        from veilset.release.models import rebuild_model
+
+        if name not in self.models:
+            held = ", ".join(self.models) or "none"
+            raise InputError(f"The release holds no model {name!r}. It holds: {held}.")
+        weights, description = self.models[name]
+        return rebuild_model(name, description, weights, self.certificate.facts)
+
     def _pack(self) -> Pack:
         return Pack(images=self.images, labels=self.labels, soft_labels=self.soft_labels)
 

@@ -22,6 +22,7 @@ from veilset.data.procedural_images import drawn_patterns
 from veilset.dpsgd import PrivateTraining, train_private
 from veilset.dpsgd.trainer import GradientSession, to_inputs
 from veilset.models import build_network
+from veilset.models.descriptions import described
 from veilset.models.features.code import Code
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.dpsgd_steps import PerImage
@@ -165,14 +166,14 @@ def _carry_over(source: nn.Module, target: nn.Module, *, head_only: bool) -> Non
 
 def _description(recipe: Recipe, event: Event, facts: PublicFacts, network: nn.Module) -> dict[str, object]:
     code = getattr(network, "code", None)
-    return {
-        "type": "teacher",
-        "kind": recipe.kind,
-        "network": recipe.network,
-        "head_only": recipe.head_only,
-        "shape": list(facts.shape),
-        "classes": facts.classes,
-        "directions": code.directions if isinstance(code, Code) else recipe.directions,
-        "inputs": "floats in [0, 1], (batch, channels, height, width)",
-        "training": {**recipe.to_json(), **event.to_json()},
-    }
+    return described(
+        "teacher",
+        kind=recipe.kind,
+        name=recipe.network,
+        head_only=recipe.head_only,
+        shape=list(facts.shape),
+        classes=facts.classes,
+        directions=code.directions if isinstance(code, Code) else recipe.directions,
+        inputs="floats in [0, 1], (batch, channels, height, width)",
+        training={**recipe.to_json(), **event.to_json()},
+    )

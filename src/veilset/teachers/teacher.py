@@ -44,21 +44,28 @@ def finished(network: nn.Module, description: Mapping[str, Any]) -> Teacher:
 def rebuild_teacher(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Teacher:
     """The teacher of a stored description and its weights. What a description names is never imported."""
     try:
-        if description["kind"] != "scattering" and description["network"] not in NETWORKS:
-            raise ValueError(f"its network is {description['network']!r}, none of ours")
+        if description["kind"] != "scattering" and description["name"] not in NETWORKS:
+            raise ValueError(f"its network is {description['name']!r}, none of ours")
         shape = (int(description["shape"][0]), int(description["shape"][1]), int(description["shape"][2]))
-        network = make_network(
-            kind=str(description["kind"]),
-            name=str(description["network"]),
-            shape=shape,
-            classes=int(description["classes"]),
-            directions=int(description["directions"]),
-            head_only=bool(description["head_only"]),
-        )
+        # Weights of torch's own initialisation are drawn and overwritten; the caller's random state stays.
+        with torch.random.fork_rng(devices=[]):
+            network = make_network(
+                kind=str(description["kind"]),
+                name=str(description["name"]),
+                shape=shape,
+                classes=int(description["classes"]),
+                directions=int(description["directions"]),
+                head_only=bool(description["head_only"]),
+            )
         network.load_state_dict(dict(weights))
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"Not a teacher and its weights: {type(error).__name__}: {error}") from error
     return finished(network, description)
+
+
+def rebuild_network(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
+    """The network of a stored teacher, ready to use."""
+    return rebuild_teacher(description, weights).network
 
 
 def make_network(

@@ -73,7 +73,7 @@ def test_a_description_and_weights_give_the_same_images(name: str) -> None:
 def test_only_generators_of_ours_are_rebuilt() -> None:
     description = description_of(ConditionalGenerator(16, 1, 2))
     with pytest.raises(InputError, match="Not a generator and its weights: KeyError"):
-        rebuild_generator(description | {"kind": "os:system"}, {})
+        rebuild_generator(description | {"network": "os:system"}, {})
     with pytest.raises(InputError, match="Not a generator and its weights: RuntimeError"):
         rebuild_generator(description, {})
 

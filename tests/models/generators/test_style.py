@@ -99,4 +99,14 @@ def test_weights_that_do_not_fit_their_description_are_refused() -> None:
     with pytest.raises(InputError, match="Not a generator"):
         rebuild(description_of(made) | {"width": 8}, made.state_dict())
     with pytest.raises(InputError, match="Not a generator"):
-        rebuild(description_of(made) | {"kind": "os:system"}, made.state_dict())
+        rebuild(description_of(made) | {"network": "os:system"}, made.state_dict())
+
+
+def test_a_file_of_an_older_version_brings_the_generator_back(tmp_path: Path) -> None:
+    made = generator()
+    settings = {"size": 16, "channels": 1, "latent_size": 6, "width": 4, "mapping_layers": 2}
+    header = {"veilset_generator": json.dumps({"kind": "style", **settings})}
+    save_file(made.state_dict(), tmp_path / "old.safetensors", metadata=header)
+    w = made.draw(2, torch.Generator().manual_seed(0))
+    assert torch.equal(load_generator(tmp_path / "old.safetensors")(w), made(w))
+    assert description_of(made) == {"network": "style_generator", "version": 1, **settings}

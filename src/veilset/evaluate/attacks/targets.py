@@ -1,17 +1,14 @@
 """What of a release is attacked: its images, its student or one trained on it, and its generator."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Images, Labels
 from veilset.evaluate.attacks.base import ShadowTrainer, Target
-from veilset.models import NETWORKS, build_network
-from veilset.models.generators.conditional import rebuild_generator
+from veilset.models import build_network
+from veilset.models.descriptions import recognised
 from veilset.release.format import Release
 from veilset.release.students import student_recipe
 from veilset.training.classifier import train_classifier
@@ -42,8 +39,7 @@ def release_target(
     """
     facts = release.certificate.facts
     if student is None and "student" in release.models:
-        weights, made = release.models["student"]
-        name, network = rebuild_student(made, weights)
+        name, network = own_student(release)
         description = f"the release's own student ({name})"
     else:
         name = student or _DEFAULT_STUDENT
@@ -91,34 +87,24 @@ def plain_shadows(
     return train
 
 
-def rebuild_student(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[str, nn.Module]:
-    """The name and the network of a stored student. Only networks of `models.NETWORKS` are built."""
-    name = description.get("name", description.get("student"))
+def own_student(release: Release) -> tuple[str, nn.Module]:
+    """The student that the release holds: the name of its network, which shadow models share, and the network."""
     try:
-        if name not in NETWORKS:
-            raise InputError(f"its network is {name!r}")
-        height, width, channels = (int(side) for side in description["shape"])
-        wide = None if description.get("width") is None else int(description["width"])
-        classes = int(description["classes"])
-        network = build_network(str(name), shape=(height, width, channels), classes=classes, width=wide)
-        network.load_state_dict(dict(weights))
-    except (InputError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        return str(recognised(release.models["student"][1]).get("name")), release.model("student")
+    except InputError as error:
         raise InputError(
-            f"The release's student cannot be rebuilt: {type(error).__name__}: {error}. "
+            f"The release's student cannot be rebuilt: {error} "
             "Pass --student to attack one that is trained on the release."
         ) from error
-    return str(name), network.eval()
 
 
 def _generator(release: Release, device: str) -> nn.Module | None:
     """The generator, where there is one of a kind that we can rebuild."""
     if "generator" not in release.models:
         return None
-    weights, description = release.models["generator"]
     try:
-        generator = rebuild_generator(description, weights)
+        generator = release.model("generator")
     except InputError:
         return None
-    if not isinstance(getattr(generator, "latent_size", None), int):
-        return None
-    return generator.to(torch.device(device)).requires_grad_(False)
+    # The sampler of latent is no network from latents and classes to images.
+    return generator.to(torch.device(device)) if isinstance(generator, nn.Module) else None

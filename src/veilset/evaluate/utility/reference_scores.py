@@ -19,7 +19,7 @@ from veilset.core.records import Images, Labels, Records, Rows
 from veilset.data import pixels
 from veilset.data.images import ImageSet
 from veilset.evaluate.utility.students import UtilityResult, classify, evaluate_utility, score
-from veilset.models import build_network
+from veilset.models.descriptions import recognised
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Plan
 from veilset.privacy.ledger import Ledger
@@ -27,7 +27,7 @@ from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
 from veilset.privacy.vault import Unit, Vault
 from veilset.release.format import Release
-from veilset.teachers import TeacherConfig, plan_teacher, rebuild_teacher, train_teacher
+from veilset.teachers import TeacherConfig, plan_teacher, train_teacher
 from veilset.training.classifier import SoftLabels
 from veilset.training.settings import TrainingConfig
 
@@ -62,19 +62,11 @@ def released_classifier(release: Release, model: str) -> nn.Module | None:
     """The `teacher` or the `student` that the release publishes, where it holds one that we can rebuild."""
     if model not in release.models:
         return None
-    weights, description = release.models[model]
-    if description.get("type") == "teacher":
-        return rebuild_teacher(description, weights).network
-    name = description.get("name") or description.get("student")
-    if not isinstance(name, str) or ":" in name:
+    found = recognised(release.models[model][1])
+    if found["network"] == "classifier" and ":" in str(found.get("name")):
         return None  # the user's own code does not travel with a release
-    facts = release.certificate.facts
-    network = build_network(name, shape=facts.shape, classes=facts.classes)
-    try:
-        network.load_state_dict(dict(weights))
-    except RuntimeError as error:
-        raise InputError(f"{model}.safetensors does not fit the network {name!r}: {error}.") from error
-    return network.eval()
+    network: nn.Module = release.model(model)
+    return network
 
 
 def private_teacher(train: Records, release: Release, unit: Unit, run: Run) -> nn.Module:

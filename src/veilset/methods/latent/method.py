@@ -42,6 +42,7 @@ from veilset.methods.latent.search import (
     train_inversion,
 )
 from veilset.methods.latent.space import LatentSpace
+from veilset.models.descriptions import described
 from veilset.models.generators.eigen import SHOWS_PUBLIC, EigenGenerator
 from veilset.models.generators.files import (
     description_of,
@@ -232,14 +233,14 @@ class Latent(Method):
         weights = {f"generator.{name}": value for name, value in space.generator.state_dict().items()}
         weights |= {f"space.{name}": getattr(space, name) for name in ("centre", "directions", "deviations")}
         weights |= {f"latents.{name}": value for name, value in vars(self._latents).items()}
-        description = {
-            "kind": "veilset.methods.latent.method:rebuild_sampler",
-            "generator": description_of(space.generator),
-            "directions": self._size,
-            "components": self.config.components,
-            "draws": self.config.draws,
-            "clip_norm": self._clip_norm,
-        }
+        description = described(
+            "latent_sampler",
+            generator=description_of(space.generator),
+            directions=self._size,
+            components=self.config.components,
+            draws=self.config.draws,
+            clip_norm=self._clip_norm,
+        )
         return {"generator": ReleasedModel(weights=weights, description=description)}
 
     def _source(self, count: int, coins: torch.Generator) -> Tensor:

@@ -34,6 +34,7 @@ from veilset.methods.shared.gan import even_labels
 from veilset.methods.shared.image_health import soft_labels_of
 from veilset.methods.shared.starting_images import rows_of_classes, starting_images
 from veilset.models import build_network
+from veilset.models.descriptions import described
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.session import Session
@@ -199,13 +200,13 @@ class Pldk(Method):
         """The student, with what rebuilds it."""
         if not hasattr(self, "_student"):
             raise self.not_fitted()
-        description = {
-            "kind": "veilset.models:build_network",
-            "name": self.config.network,
-            "shape": list(self._facts.shape),
-            "classes": self._facts.classes,
-            "width": self.config.width,
-        }
+        description = described(
+            "classifier",
+            name=self.config.network,
+            shape=list(self._facts.shape),
+            classes=self._facts.classes,
+            width=self.config.width,
+        )
         return {"student": ReleasedModel(weights=self._student.state_dict(), description=description)}
 
     def warnings(self) -> list[str]:

@@ -40,8 +40,9 @@ from veilset.methods.shared.distillation import (
 from veilset.methods.shared.off_distribution import varied_images
 from veilset.methods.shared.shard_teachers import Queries
 from veilset.models import build_network
+from veilset.models.descriptions import described
 from veilset.models.features.embeddings import ImageEmbedding
-from veilset.models.generators.conditional import ConditionalGenerator
+from veilset.models.generators.conditional import ConditionalGenerator, description_of
 from veilset.privacy.vault import PublicFacts
 from veilset.training.augment import MILD, augment
 from veilset.training.settings import TrainingConfig, WeightAverage, make_optimizer
@@ -151,15 +152,10 @@ class DataFreeTraining:
 
     def described(self) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
         """Weights of generator and student, and what rebuilds them."""
-        names = ("size", "channels", "classes", "latent_size", "width")
-        made: dict[str, Any] = {"kind": "veilset.models.generators.conditional:ConditionalGenerator"}
-        made |= {name: getattr(self.generator, name) for name in names}
-        learned = {
-            "kind": "veilset.models:build_network",
-            "name": self.config.student,
-            "shape": list(self.facts.shape),
-            "classes": self.facts.classes,
-        }
+        made = description_of(self.generator)
+        learned = described(
+            "classifier", name=self.config.student, shape=list(self.facts.shape), classes=self.facts.classes
+        )
         return {"generator": (self.generator.state_dict(), made), "student": (self.student.state_dict(), learned)}
 
     @torch.no_grad()

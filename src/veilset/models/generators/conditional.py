@@ -20,6 +20,7 @@ from torch.nn import functional
 from veilset.core.errors import InputError
 from veilset.core.randomness import derive_seed
 from veilset.core.registry import Registry
+from veilset.models.descriptions import described
 from veilset.models.norms import group_count, halvings
 
 SETTINGS = ("size", "channels", "classes", "latent_size", "width")
@@ -223,19 +224,26 @@ def build_generator(
 
 def description_of(generator: nn.Module) -> dict[str, Any]:
     """JSON-ready data that rebuilds a generator of this module without its weights."""
-    kind = f"{type(generator).__module__}:{type(generator).__qualname__}"
-    return {"kind": kind} | {name: getattr(generator, name) for name in SETTINGS}
+    network = next(name for name, known in _published().items() if type(generator) is known)
+    return described(network, **{name: getattr(generator, name) for name in SETTINGS})
 
 
 def rebuild_generator(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
-    """The generator of a stored description and its weights. Only kinds of this module are built."""
-    kinds = {f"{kind.__module__}:{kind.__qualname__}": kind for kind in map(GENERATORS.get, GENERATORS)}
+    """The generator of a stored description and its weights, ready to use. Only those of this module are built."""
     try:
-        generator = kinds[description["kind"]](**{name: int(description[name]) for name in SETTINGS})
+        kind = _published()[description["network"]]
+        # Weights of torch's own initialisation are drawn and overwritten; the caller's random state stays.
+        with torch.random.fork_rng(devices=[]):
+            generator = kind(**{name: int(description[name]) for name in SETTINGS})
         generator.load_state_dict(dict(weights))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"Not a generator and its weights: {type(error).__name__}: {error}") from error
-    return generator.eval()
+    return generator.eval().requires_grad_(False)
+
+
+def _published() -> dict[str, Callable[..., nn.Module]]:
+    """The generators by the names of their descriptions."""
+    return {f"{name}_generator": GENERATORS.get(name) for name in GENERATORS}
 
 
 def _check(size: int, channels: int, classes: int, latent_size: int, width: int) -> None:

@@ -10,15 +10,16 @@ from torch import Tensor
 
 from veilset.core.errors import InputError
 from veilset.core.files import write_whole
+from veilset.models.descriptions import described, recognised
 from veilset.models.generators.eigen import EigenGenerator
 from veilset.models.generators.style import LatentGenerator, StyleGenerator
 from veilset.models.generators.stylegan2 import StyleGan2
 
 _HEADER = "veilset_generator"
 _KINDS: dict[str, type[LatentGenerator]] = {
-    "style": StyleGenerator,
-    "eigen": EigenGenerator,
-    "stylegan2": StyleGan2,
+    "style_generator": StyleGenerator,
+    "eigen_generator": EigenGenerator,
+    "stylegan2_generator": StyleGan2,
 }
 _IN_A_RELEASE, _PREFIX = "generator.safetensors", "generator."
 _DESCRIPTION_LIMIT = 1 << 20
@@ -27,19 +28,20 @@ _PICKLE_ENDINGS = {".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin"}
 
 def description_of(generator: LatentGenerator) -> dict[str, Any]:
     """JSON-ready data that rebuilds a generator without its weights."""
-    kind = next(name for name, known in _KINDS.items() if type(generator) is known)
-    return {"kind": kind} | {name: getattr(generator, name) for name in generator.settings}
+    network = next(name for name, known in _KINDS.items() if type(generator) is known)
+    return described(network, **{name: getattr(generator, name) for name in generator.settings})
 
 
 def rebuild(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LatentGenerator:
     """The generator of a description and its weights, ready to use. Only kinds that are known here are built."""
     try:
-        kind = _KINDS[description["kind"]]
+        description = recognised(description)
+        kind = _KINDS[description["network"]]
         # Weights of torch's own initialisation are drawn and overwritten; the caller's random state stays.
         with torch.random.fork_rng(devices=[]):
             generator = kind(**{name: int(description[name]) for name in kind.settings})
         generator.load_state_dict(dict(weights))
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (InputError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"Not a generator and its weights: {type(error).__name__}: {error}") from error
     return generator.eval().requires_grad_(False)
 
