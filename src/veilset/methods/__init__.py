@@ -6,13 +6,13 @@ from veilset.methods.base import Method
 METHODS: Registry[type[Method]] = Registry(
     "method",
     {
-        "dfd": "veilset.methods.dfd.method:Dfd",
-        "dpaf": "veilset.methods.dpaf.method:Dpaf",
-        "dpgan": "veilset.methods.dpgan.method:Dpgan",
+        "dfd": "veilset.methods.dfd.config:Dfd",
+        "dpaf": "veilset.methods.dpaf.config:Dpaf",
+        "dpgan": "veilset.methods.dpgan.config:Dpgan",
         "imgsyn": "veilset.methods.imgsyn.config:Imgsyn",
         "latent": "veilset.methods.latent.method:Latent",
         "merf": "veilset.methods.merf.config:Merf",
-        "pate": "veilset.methods.pate.method:Pate",
+        "pate": "veilset.methods.pate.config:Pate",
         "pldk": "veilset.methods.pldk.method:Pldk",
         "sanitized_gan": "veilset.methods.sanitized_gan.method:SanitizedGan",
     },

@@ -12,9 +12,12 @@ from veilset.core.errors import InputError, VeilsetError
 from veilset.data.images import ImageSet
 from veilset.data.procedural_images import drawn_patterns
 from veilset.methods.base import Context
-from veilset.methods.dpgan.method import Adversaries, Dpgan, DpganConfig
-from veilset.models.generators.conditional import build_generator, rebuild_generator
-from veilset.pipeline.run import Job, run
+from veilset.methods.dpgan.adversaries import Adversaries
+from veilset.methods.dpgan.config import Dpgan, DpganSettings
+from veilset.methods.dpgan.method import RealHalf
+from veilset.models.generators.conditional import rebuild_generator
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget, default_delta
 from veilset.privacy.ledger import check_chain
@@ -43,10 +46,8 @@ def job(**settings: str) -> Job:
 def adversaries(critic: str, **settings: Any) -> Adversaries:
     method = Dpgan.configure("default", {**TINY, "critic": critic, "teacher_share": "0", **settings})
     facts = PublicFacts(units=50, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
-    assert isinstance(method, Dpgan)
-    generator = build_generator("modulated", size=16, channels=1, classes=2, latent_size=64)
-    made = Adversaries(method.config, method._critic(facts, Context()), generator, None, Context())
-    made._see_generated()
+    made = Adversaries(method.plan(facts, Budget(10.0, 1e-5)), facts, None, Context())
+    made.begin(None)
     return made
 
 
@@ -64,15 +65,16 @@ def test_the_plan_spends_the_budget_and_no_more(preset: str, epsilon: float) -> 
 def test_one_record_moves_the_sum_by_at_most_the_clip_norm(critic: str, loss: str) -> None:
     """Neighbours: the same batch with and without a record, for a critic that has already learned something."""
     made = adversaries(critic, loss=loss, clip_norm="0.01")
+    real = RealHalf(made)
     images, labels = pictures(9), torch.arange(9) % 2
-    seen = made._features(images, labels) if made.config.is_linear else images
-    for parameter in made.gradients.parameters:
+    seen = real.features(images, labels) if made.config.is_linear else images
+    for parameter in made.parameters:
         torch.nn.init.normal_(parameter, std=0.5, generator=torch.Generator().manual_seed(1))
-    whole = made._clipped_sum(seen, labels)
-    without = made._clipped_sum(seen[:-1], labels[:-1])
+    whole = real.clipped_sum(seen, labels)
+    without = real.clipped_sum(seen[:-1], labels[:-1])
     moved = torch.cat([(a - b).flatten() for a, b in zip(whole, without, strict=True)]).norm()
     assert moved <= 0.01
-    alone = torch.cat([part.flatten() for part in made._clipped_sum(seen[-1:], labels[-1:])]).norm()
+    alone = torch.cat([part.flatten() for part in real.clipped_sum(seen[-1:], labels[-1:])]).norm()
     torch.testing.assert_close(moved, alone, rtol=1e-2, atol=1e-5)
 
 
@@ -81,10 +83,11 @@ def test_the_critic_learns_to_tell_and_the_generator_follows() -> None:
     made = adversaries("kernel", most_critic_steps="1", critic_steps="1", generated_batch="16")
     bright = torch.full((40, 16, 16, 1), 230, dtype=torch.uint8)
     labels = torch.arange(40) % 2
-    seen = made._features(bright, labels)
+    real = RealHalf(made)
+    seen = real.features(bright, labels)
     before = float(made.of_generator.draw(20, "look")[0].detach().mean())
     for _ in range(25):
-        made._turn([total.float() / 40 for total in made._clipped_sum(seen, labels)], done=0.0)
+        made.turn([total.float() / 40 for total in real.clipped_sum(seen, labels)], done=0.0)
     assert float(made.of_generator.draw(20, "look")[0].detach().mean()) > before + 0.1
 
 
@@ -130,9 +133,9 @@ def test_collapse_stands_in_the_certificate(records: ImageSet, tmp_path: Path, m
 
 def test_divergence_stops_the_run() -> None:
     made = adversaries("kernel")
-    torch.nn.init.constant_(made.gradients.parameters[0], float("inf"))
+    torch.nn.init.constant_(made.parameters[0], float("inf"))
     with pytest.raises(VeilsetError, match="diverged"):
-        made._generator_step(1.0)
+        made.generator_step(1.0)
 
 
 def test_pretraining_needs_public_images_and_uses_them(records: ImageSet, tmp_path: Path) -> None:
@@ -149,9 +152,9 @@ def test_pretraining_needs_public_images_and_uses_them(records: ImageSet, tmp_pa
     ("settings", "message"),
     [
         ({"critic": "vgg"}, "critic to be one of"),
-        ({"loss": "lsgan"}, "loss to be one of"),
-        ({"steps": 0}, "steps of at least 1"),
-        ({"clip_norm": 0.0}, "clip_norm > 0"),
+        ({"loss": "lsgan"}, "loss to be one of bce, hinge, wasserstein"),
+        ({"steps": 0}, "steps to be a whole number of at least 1"),
+        ({"clip_norm": 0.0}, "clip_norm to be a number of at least"),
         ({"teacher_share": 1.0}, "teacher_share"),
         ({"critic_steps": 9, "most_critic_steps": 4}, "critic_steps"),
         ({"random_features": 6}, "multiple of 4"),
@@ -160,4 +163,4 @@ def test_pretraining_needs_public_images_and_uses_them(records: ImageSet, tmp_pa
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        DpganConfig(**settings)
+        DpganSettings(**settings)

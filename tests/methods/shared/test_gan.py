@@ -8,13 +8,12 @@ import torch
 from torch import nn
 
 from veilset.core.errors import InputError, VeilsetError
+from veilset.methods.shared.choices import AdversarialLoss
 from veilset.methods.shared.gan import (
-    AdversarialLoss,
     Balance,
     GeneratorTraining,
     MovingAverage,
     Replay,
-    check_loss,
     even_labels,
     generated_losses,
     generator_losses,
@@ -48,11 +47,6 @@ def test_the_generator_keeps_a_gradient_where_the_critic_is_sure() -> None:
     generator_losses(logits, "bce").sum().backward()  # type: ignore[no-untyped-call]
     assert logits.grad is not None
     assert logits.grad.item() == pytest.approx(-1.0, abs=1e-6)
-
-
-def test_an_unknown_loss_is_refused() -> None:
-    with pytest.raises(InputError, match="bce, hinge, wasserstein"):
-        check_loss("lsgan")
 
 
 def test_the_penalty_is_the_squared_length_of_the_gradient() -> None:

@@ -1,4 +1,4 @@
-"""Choices that settings of several methods offer, by name (imgsyn, pldk). Torch-free, for plans."""
+"""Choices that settings of several methods offer, by name (dpgan, imgsyn, pldk). Torch-free, for plans."""
 
 from typing import Literal
 
@@ -7,3 +7,6 @@ Variation = Literal["none", "turned", "all"]
 
 Start = Literal["public", "noise", "filtered_noise", "drawn"]
 """What images start as."""
+
+AdversarialLoss = Literal["bce", "hinge", "wasserstein"]
+"""What critic and generator contend for."""

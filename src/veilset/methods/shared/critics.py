@@ -1,4 +1,4 @@
-"""Conditional critics: images and their classes in, one logit for each image out.
+"""Conditional critics (dpgan, sanitized_gan): images and their classes in, one logit for each image out.
 
 No BatchNorm anywhere, so that the gradient of one record is defined and DP-SGD can clip it. The class enters at the
 end, by an inner product of the features with a vector of the class (the projection of Miyato and Koyama, "cGANs with

@@ -1,11 +1,11 @@
-"""What adversarial methods share: the losses of both sides, the balance between them, and a generator in training.
+"""What dpgan, sanitized_gan and dpaf share: losses of both sides, the balance between them, a generator in training.
 
 Nothing here reads private rows. The loss of real images is a function of one row, so that a mechanism can clip and sum
 it; everything about generated images is free, since whoever holds the released generator could compute it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,22 +16,17 @@ from torch.nn import functional
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Images, Records
+from veilset.data.tensors import as_bytes
 from veilset.dpsgd.trainer import to_inputs
+from veilset.methods.shared.choices import AdversarialLoss
 from veilset.privacy.vault import PublicFacts
 from veilset.training.settings import WeightAverage
 
-AdversarialLoss = Literal["bce", "hinge", "wasserstein"]
 Critic = Callable[[Tensor, Tensor], Tensor]
 """Images (b, C, H, W) and classes (b,) to one logit each, (b,); high means real."""
 
 _AT_ONCE = 500
 _PUBLIC_BATCH = 256
-
-
-def check_loss(kind: str) -> None:
-    """Refuse a name that is no loss."""
-    if kind not in get_args(AdversarialLoss):
-        raise InputError(f"Expected loss to be one of {', '.join(get_args(AdversarialLoss))}, got {kind!r}.")
 
 
 def real_losses(logits: Tensor, kind: AdversarialLoss) -> Tensor:
@@ -279,8 +274,7 @@ def sample_images(generator: nn.Module, labels: NDArray[np.int64], seed: int, *,
     for part in torch.split(torch.from_numpy(labels), _AT_ONCE):
         size = int(generator.latent_size)  # type: ignore[arg-type]
         latents = draw_latents(len(part), size, coins, bernoulli=bernoulli)
-        pixels = generator(latents.to(device), part.to(device))
-        parts.append((pixels * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu())
+        parts.append(as_bytes(generator(latents.to(device), part.to(device))))
     return torch.cat(parts).numpy()
 
 

@@ -1,4 +1,4 @@
-"""Does a generator do what was asked? Collapse and confusion, seen on generated images alone.
+"""Does a generator do what was asked? Collapse and confusion, seen on images of dpgan, sanitized_gan and dpaf.
 
 Everything here is post-processing: the images are what is released, and the classifier, where there is one, is private.
 """
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from veilset.core.errors import VeilsetError
 from veilset.core.records import Images, Labels
+from veilset.data.tensors import as_floats
 
 # Root mean square difference of pixels in [0, 1]; five grey levels. MNIST's classes are near .3, X-rays near .15.
 _LEAST_DIFFERENCE = 0.02
@@ -82,8 +83,7 @@ def inspect(images: Images, labels: Labels, classes: int, seen_as: Labels | None
 def soft_labels_of(classifier: nn.Module, images: Images, device: str) -> NDArray[np.float32]:
     """A classifier's probabilities (b, classes) for stored 8-bit images."""
     parts = [
-        classifier(part.to(device).permute(0, 3, 1, 2).float() / 255).softmax(dim=1).cpu()
-        for part in torch.split(torch.from_numpy(images), 500)
+        classifier(as_floats(part, device)).softmax(dim=1).cpu() for part in torch.split(torch.from_numpy(images), 500)
     ]
     return torch.cat(parts).float().numpy()
 
