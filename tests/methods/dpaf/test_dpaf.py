@@ -13,11 +13,15 @@ from veilset.data.images import ImageSet
 from veilset.data.procedural_images import drawn_patterns
 from veilset.methods.base import Context
 from veilset.methods.dpaf.aggregate import NoisyMeans, class_means, class_rows, row_bound, upstream_gradient
-from veilset.methods.dpaf.critic import Layout, simplified_instance_norm
-from veilset.methods.dpaf.method import AggregatedTraining, Dpaf, DpafConfig, _build
+from veilset.methods.dpaf.config import Dpaf, DpafPlan, DpafSettings
+from veilset.methods.dpaf.critic import build_critic, simplified_instance_norm
+from veilset.methods.dpaf.layout import Layout, feature_bound
+from veilset.methods.dpaf.method import clipped_gradients, clipped_rows
+from veilset.methods.dpaf.training import AggregatedTraining
 from veilset.methods.shared.gan import too_alike
 from veilset.models.generators.conditional import build_generator
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.accounting import epsilon_of, gaussian_epsilon
 from veilset.privacy.budget import Budget, default_delta
 from veilset.privacy.ledger import check_chain
@@ -47,10 +51,10 @@ def job(**settings: str) -> Job:
 
 
 def training(**settings: Any) -> AggregatedTraining:
-    method = Dpaf.configure("default", {**TINY, **settings})
+    wanted = Dpaf.configure("default", {**TINY, **settings}).settings
     generator = build_generator("modulated", size=16, channels=1, classes=2)
-    critic = _build(method.config, SMALL_FACTS, 0)  # type: ignore[arg-type]
-    return AggregatedTraining(method.config, critic, generator, None, SMALL_FACTS, Context())  # type: ignore[arg-type]
+    critic = build_critic(wanted, SMALL_FACTS, 0)
+    return AggregatedTraining(wanted, critic, generator, None, SMALL_FACTS, Context())
 
 
 def test_theorem_1_of_the_paper_does_not_hold() -> None:
@@ -83,30 +87,30 @@ def test_sin_bounds_every_row() -> None:
 
 def test_one_record_moves_the_aggregate_by_at_most_its_bound_and_in_its_class_only() -> None:
     made = training()
-    rows, labels = made._rows(pictures(9).permute(0, 3, 1, 2).float() / 255), torch.arange(9) % 2
-    (whole,), (without,) = made._clipped_rows(rows, labels), made._clipped_rows(rows[:-1], labels[:-1])
+    rows, labels = made.rows(pictures(9).permute(0, 3, 1, 2).float() / 255), torch.arange(9) % 2
+    (whole,), (without,) = clipped_rows(made, rows, labels), clipped_rows(made, rows[:-1], labels[:-1])
     moved = whole - without
     assert moved.norm() <= row_bound(made.features) * (1 + 1e-5)
     assert moved.norm() > 0.9 * row_bound(made.features)
     assert moved[1].norm() == 0
-    (empty,) = made._clipped_rows(rows[:0], labels[:0])
+    (empty,) = clipped_rows(made, rows[:0], labels[:0])
     assert empty.abs().sum() == 0
 
 
 def test_rows_are_clipped_even_where_sin_would_not_bound_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilset.methods.dpaf.critic.simplified_instance_norm", lambda maps: 1000 * maps)
     made = training()
-    rows = made._rows(torch.rand(4, 1, 16, 16))
+    rows = made.rows(torch.rand(4, 1, 16, 16))
     clipped = class_rows(made.features, rows, torch.arange(4) % 2)
     assert clipped.norm(dim=1).max() <= row_bound(made.features) * (1 + 1e-6)
 
 
 def test_one_record_moves_the_sum_of_conv2_by_at_most_the_clip_norm() -> None:
     made = training(clip_norm="0.01", keep_fraction="0.9")
-    rows, labels = made._rows(pictures(9).permute(0, 3, 1, 2).float() / 255), torch.arange(9) % 2
+    rows, labels = made.rows(pictures(9).permute(0, 3, 1, 2).float() / 255), torch.arange(9) % 2
     noisy_aggregate = torch.randn(2, made.features.width, generator=torch.Generator().manual_seed(1))
     made.upstream, _ = upstream_gradient(made.top, noisy_aggregate)
-    whole, without = made._clipped_gradients(rows, labels), made._clipped_gradients(rows[:-1], labels[:-1])
+    whole, without = clipped_gradients(made, rows, labels), clipped_gradients(made, rows[:-1], labels[:-1])
     moved = torch.cat([(a - b).flatten() for a, b in zip(whole, without, strict=True)]).norm()
     assert 0.005 < moved <= 0.01 * (1 + 1e-4)
 
@@ -116,20 +120,20 @@ def test_the_paper_s_aggregate_without_noise_moves_every_gradient() -> None:
     made = training(clip_norm="0.01")
     images = pictures(40).permute(0, 3, 1, 2).float() / 255
     images[-1] = torch.rand(1, 16, 16, generator=torch.Generator().manual_seed(0))
-    rows, labels = made._rows(images), torch.arange(40) % 2
+    rows, labels = made.rows(images), torch.arange(40) % 2
     sums = []
     for kept in (40, 39):
         with torch.no_grad():
             plain = class_means(made.features(rows[:kept], labels[:kept]), labels[:kept], 2)
         point = 20 * (plain - plain.mean(dim=0))
         made.upstream, _ = upstream_gradient(made.top, point)
-        sums.append(torch.cat([part.flatten() for part in made._clipped_gradients(rows[:kept], labels[:kept])]))
+        sums.append(torch.cat([part.flatten() for part in clipped_gradients(made, rows[:kept], labels[:kept])]))
     assert (sums[0] - sums[1]).norm() > 0.011
 
 
 @pytest.mark.parametrize("conv1", ["wavelets", "frozen", "classifier"])
 def test_the_plan_has_a_line_for_each_part(conv1: str) -> None:
-    plan = Dpaf(DpafConfig(conv1=conv1)).plan(FACTS, Budget(1.0, 1e-5))  # type: ignore[arg-type]
+    plan = Dpaf(DpafSettings(conv1=conv1)).plan(FACTS, Budget(1.0, 1e-5))  # type: ignore[arg-type]
     assert 0.98 < epsilon_of(plan.events, 1e-5) <= 1
     private = [] if conv1 == "wavelets" else ["conv1"]
     assert [event.label for event in plan.events] == ["teacher", *private, "aggregate", "conv2*"]
@@ -219,10 +223,35 @@ def test_the_paper_s_layouts_fit() -> None:
     assert Layout.parse("C2-C2-C1").sides(64) == (16, 4, 2)
 
 
+@pytest.mark.parametrize("conv1", ["wavelets", "classifier"])
+@pytest.mark.parametrize(("layout", "size"), [("C1-C1-x", 16), ("C2-C1-x", 28), ("C1-C1-C1", 31), ("C2-C2-C1", 64)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_plan_knows_the_numbers_of_the_network(layout: str, size: int, channels: int, conv1: str) -> None:
+    facts = PublicFacts(units=100, unit="record", shape=(size, size, channels), class_names=("a", "b"))
+    settings = DpafSettings(layout=layout, conv1=conv1, width=5, conv1_width=3)  # type: ignore[arg-type]
+    critic = build_critic(settings, facts, seed=0)
+    width = Layout.parse(layout).feature_width(size, settings.width)
+    with torch.no_grad():
+        row = critic.features(critic.rows(torch.rand(1, channels, size, size)), torch.zeros(1, dtype=torch.int64))
+    assert row.shape == (1, width)
+    assert (width, feature_bound(width)) == (critic.features.width, critic.features.bound)
+    assert float(row.norm()) <= feature_bound(width)
+
+
+def test_a_plan_carries_the_width_and_the_bound() -> None:
+    plan = Dpaf().plan(FACTS, Budget(1.0, 1e-5))
+    features = build_critic(DpafSettings(), FACTS, seed=0).features
+    assert isinstance(plan, DpafPlan)
+    assert (plan.width, plan.bound) == (features.width, features.bound)
+    assert [plan.aggregate, plan.conv2] == list(plan.events[-2:])
+    assert plan.teacher is not None
+    assert plan.teacher.event == plan.events[0]
+
+
 def test_an_aggregate_that_is_all_noise_is_refused() -> None:
     few = PublicFacts(units=200, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
     with pytest.raises(InputError, match="all noise"):
-        Dpaf(DpafConfig(memory=1)).plan(few, Budget(0.1, 1e-3))
+        Dpaf(DpafSettings(memory=1)).plan(few, Budget(0.1, 1e-3))
 
 
 @pytest.mark.parametrize(
@@ -230,16 +259,16 @@ def test_an_aggregate_that_is_all_noise_is_refused() -> None:
     [
         ({"conv1": "imagenet"}, "conv1 to be one of"),
         ({"steps": 4, "mu": 8}, "never move"),
-        ({"conv2_share": 0.0}, "conv2_share > 0"),
+        ({"conv2_share": 0.0}, "conv2_share to be a number above 0"),
         ({"conv2_share": 0.5, "teacher_share": 0.5}, "leave something for the aggregate"),
         ({"keep_fraction": 0.0}, "keep_fraction"),
-        ({"width": 0}, "width of at least 1"),
-        ({"least_difference": -0.1}, "least_difference >= 0"),
+        ({"width": 0}, "width to be a whole number of at least 1"),
+        ({"least_difference": -0.1}, "least_difference to be a number of at least 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        DpafConfig(**settings)
+        DpafSettings(**settings)
 
 
 def test_labels_out_of_range_are_refused() -> None:
@@ -265,8 +294,7 @@ def test_only_the_pretraining_of_both_moves_the_generator() -> None:
         made = training(pretrained=kind, pretraining_steps="2")
         starts[kind] = next(made.of_generator.generator.parameters()).clone()
         conv2 = [parameter.clone() for parameter in made.gradients.parameters]
-        made._see_generated()
-        made._pretrain(public, Context())
+        made.begin(public)
         after[kind] = next(made.of_generator.generator.parameters())
         assert not all(map(torch.equal, conv2, made.gradients.parameters))
     assert torch.equal(starts["critic"], after["critic"])
@@ -279,7 +307,7 @@ def test_the_generator_is_pushed_towards_variety() -> None:
         made = training(least_difference=least)
         made._see_generated()
         for step in range(10):
-            made._train_generator(torch.zeros(2, 1), str(step), 1.0)
+            made.train_generator(torch.zeros(2, 1), str(step), 1.0)
         images = made.of_generator.draw(40, "look")[0].detach()
         differences[least] = 0.9 - float(too_alike(images, 2, 0.9))
     assert differences["0.9"] > 1.2 * differences["0"]

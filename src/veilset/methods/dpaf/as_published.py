@@ -13,6 +13,7 @@ from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Records
 from veilset.dpsgd import ClippedGradients
 from veilset.dpsgd.trainer import to_inputs
+from veilset.methods.base import Context
 from veilset.methods.dpaf.aggregate import (
     class_means,
     loss_of_generated,
@@ -20,24 +21,23 @@ from veilset.methods.dpaf.aggregate import (
     loss_through_noisy_aggregate,
     upstream_gradient,
 )
-from veilset.methods.dpaf.config import AggregatedConfig
+from veilset.methods.dpaf.config import DpafSettings
 from veilset.methods.dpaf.conv1 import classifier_of, squared_error
 from veilset.methods.dpaf.critic import AggregatingCritic
 from veilset.methods.shared.gan import GeneratorTraining
-from veilset.teachers.fitting import Context
 
 # One noise multiplier for all three places, as nothing is accounted for.
 _NOISE_MULTIPLIER, _LEARNING_RATE, _LARGEST_BATCH = 1.0, 0.002, 256
 
 
 def train_as_published(
-    config: AggregatedConfig, critic: AggregatingCritic, network: nn.Module, records: Records, context: Context
+    settings: DpafSettings, critic: AggregatingCritic, network: nn.Module, records: Records, context: Context
 ) -> nn.Module:
     """Lines 3 to 20; returns the generator `network`, trained. Privacy: none."""
     generator = GeneratorTraining(
-        network, learning_rate=config.generator_learning_rate, ema_decay=config.ema_decay, seed=context.seed
+        network, learning_rate=settings.generator_learning_rate, ema_decay=settings.ema_decay, seed=context.seed
     )
-    batch_size = min(config.batch, _LARGEST_BATCH)
+    batch_size = min(settings.batch, _LARGEST_BATCH)
     coins, noise = numpy_generator(context.seed, "published batches"), torch_generator(context.seed, "published noise")
     classes = len(records.class_names)
 
@@ -50,18 +50,18 @@ def train_as_published(
         return total + _NOISE_MULTIPLIER * bound * torch.randn(total.shape, generator=noise)
 
     if any(True for _ in critic.conv1.parameters()):
-        _published_conv1(config, critic, classes, batch, noisy, context)
+        _published_conv1(settings, critic, classes, batch, noisy, context)
     features, top = critic.features, critic.top
     upstream = torch.zeros(classes, features.width)
     clipping = ClippedGradients(
         features,
         lambda made, labels: loss_through_noisy_aggregate(made, labels, upstream),
-        config.clip_norm,
-        keep_fraction=config.keep_fraction,
+        settings.clip_norm,
+        keep_fraction=settings.keep_fraction,
     )
     of_top = torch.optim.Adam(top.parameters(), lr=_LEARNING_RATE, betas=(0.5, 0.99))
     of_conv2 = torch.optim.Adam(features.parameters(), lr=_LEARNING_RATE)
-    for step in range(config.steps):
+    for step in range(settings.steps):
         images, labels = batch()
         with torch.no_grad():
             made, own = generator.draw(batch_size, "critic")
@@ -71,23 +71,23 @@ def train_as_published(
         of_top.zero_grad()
         loss_on_noisy_aggregate(top, real, generated).backward()  # type: ignore[no-untyped-call]
         of_top.step()
-        if (step + 1) % config.mu == 0:
-            images, labels = batch(config.mu)
+        if (step + 1) % settings.mu == 0:
+            images, labels = batch(settings.mu)
             with torch.no_grad():
                 rows = critic.conv1(images).flatten(1)
                 plain = class_means(features(rows, labels), labels, classes)
             upstream, _ = upstream_gradient(top, plain)  # AGG: this is where one record moves all gradients
             for parameter, total in zip(clipping.parameters, clipping.sum((rows, labels), labels), strict=True):
-                parameter.grad = noisy(total.float(), config.clip_norm) / len(labels)
+                parameter.grad = noisy(total.float(), settings.clip_norm) / len(labels)
             of_conv2.step()
-        if (step + 1) % config.n_critic == 0:
+        if (step + 1) % settings.n_critic == 0:
             made, own = generator.draw(batch_size, "step")
             generator.descend(loss_of_generated(top, features(critic.conv1(made).flatten(1), own), own))
     return generator.finish()
 
 
 def _published_conv1(
-    config: AggregatedConfig,
+    settings: DpafSettings,
     critic: AggregatingCritic,
     classes: int,
     batch: Callable[[], tuple[Tensor, Tensor]],
@@ -95,12 +95,12 @@ def _published_conv1(
     context: Context,
 ) -> None:
     """Lines 3 to 5: SGD on the upper layers and DPSGD on conv1, in one round on the same batch."""
-    network = classifier_of(critic.conv1, critic.conv1.maps, classes, tanh=config.tanh, seed=context.seed)
+    network = classifier_of(critic.conv1, critic.conv1.maps, classes, tanh=settings.tanh, seed=context.seed)
     network.rest.requires_grad_(False)
-    clipping = ClippedGradients(network, squared_error, config.clip_norm)
+    clipping = ClippedGradients(network, squared_error, settings.clip_norm)
     of_conv1 = torch.optim.SGD(critic.conv1.parameters(), lr=0.5)
     of_rest = torch.optim.SGD(network.rest.parameters(), lr=0.05)
-    for _ in range(config.steps):
+    for _ in range(settings.steps):
         images, labels = batch()
         gradients = clipping.sum(images, labels)
         network.rest.requires_grad_(True)
@@ -111,7 +111,7 @@ def _published_conv1(
             parameter.grad = gradient
         network.rest.requires_grad_(False)
         for parameter, total in zip(clipping.parameters, gradients, strict=True):
-            parameter.grad = noisy(total.float(), config.clip_norm) / len(labels)
+            parameter.grad = noisy(total.float(), settings.clip_norm) / len(labels)
         of_rest.step()
         of_conv1.step()
     critic.conv1.requires_grad_(False)

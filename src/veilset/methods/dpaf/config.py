@@ -1,123 +1,95 @@
-"""Settings of DPAF. All of them are public."""
+"""DPAF: settings, plan and what the method is."""
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from veilset.core.errors import InputError
-from veilset.core.ranges import RATES, require_range
-from veilset.methods.dpaf.conv1 import Conv1
-from veilset.methods.dpaf.critic import Layout
-from veilset.privacy.rows import require_clip_norm
+from veilset.core.settings import CLIP_NORM, RATE, Settings, setting
+from veilset.methods.base import AuditForm, Method, MethodPlan
+from veilset.methods.dpaf.layout import Layout, feature_bound
+from veilset.methods.shared.facts import require_square
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event, sampling_rate_for
+from veilset.privacy.sharing import Part, share_budget
+from veilset.privacy.vault import PublicFacts
+from veilset.teachers.config import TeacherPlan
+from veilset.teachers.planning import draft_teacher
 
-Seen = Literal["aggregate", "samples"]
-Pretrained = Literal["nothing", "critic", "both"]
+# Below this even features that agree in all images of a class would drown.
+_LEAST_SIGNAL = 0.05
 
 
-@dataclass(frozen=True, kw_only=True)
-class AggregatedConfig:
-    """Public settings of dpaf.
+class DpafSettings(Settings):
+    """Public settings of DPAF."""
 
-    Args:
-        layout: Cx-Cy-Cz, the layers of conv1, conv2* and conv3*; x for none.
-        conv1: "wavelets", "public", "frozen" or "classifier".
-        conv1_share: of the privacy, for a private conv1.
-        conv1_steps, conv1_batch, conv1_clip_norm, conv1_learning_rate: of its DP-SGD.
-        conv1_width: maps of a trained conv1.
-        conv2_share: of the privacy, for conv2*; the aggregate gets what the other shares leave.
-        width: maps of conv2*, the paper's m.
-        steps: aggregates.
-        batch: units of an aggregate on average, as far as there are so many.
-        mu: aggregates for each step of conv2*, which reads mu batches at once.
-        n_critic: aggregates for each generator step.
-        clip_norm: of one unit's gradient of conv2*.
-        keep_fraction: of that gradient's coordinates, the largest, before clipping; the paper's .9 writes every
-            gradient out, which takes ten times longer.
-        memory: aggregates whose noise is averaged.
-        generator_sees: its images through the critic as an "aggregate", or as single "samples" (the paper).
-        tanh: instead of leaky ReLU.
-        critic_learning_rate: of SGD for conv3* and FC*.
-        top_steps: their steps for each aggregate; they are free.
-        top_decay: of their weights; the linear maps of the classes forget within `top_steps` steps.
-        conv2_learning_rate: of Adam for conv2*.
-        generator_learning_rate: of Adam, falling to 0 as half a cosine.
-        generated_batch: images of a generator step.
-        replay: generator steps whose images stay in the generated aggregate.
-        ema_decay: of the generator's weights.
-        teacher_share: of the privacy, for a classifier that labels the release; 0 leaves it out.
-        teacher_weight: of its cross-entropy to the class that was asked for.
-        teacher_images: images of a generator step that it looks at.
-        least_difference: of two generated images of one class, pixels in [0, 1]; less is pushed apart, against
-            collapse. 0 leaves it out, as in the paper.
-        pretrained: on public images before the private ones: the "critic", "both" networks, or "nothing".
-        pretraining_steps: turns of that; they cost nothing.
-        latent_size: length of the generator's latent vector.
-    """
+    layout: str = setting("C1-C1-x", "Cx-Cy-Cz, the layers of conv1, conv2* and conv3*; x for none.")
+    conv1: Literal["wavelets", "public", "frozen", "classifier"] = setting(
+        "wavelets",
+        "By formula (wavelets), trained on public images, or by DP-SGD: with the classifier's other layers frozen, or "
+        "on all of the classifier.",
+    )
+    conv1_share: float = setting(0.2, "Share of the privacy for a private conv1.", above=0, below=1)
+    conv1_steps: int = setting(200, "Of its DP-SGD.", least=1)
+    conv1_batch: int = setting(1024, "Units of such a step on average, as far as there are so many.", least=1)
+    conv1_clip_norm: float = setting(1.0, "Of one unit's gradient there.", **CLIP_NORM)
+    conv1_learning_rate: float = setting(0.5, "Of its DP-SGD.", **RATE)
+    conv1_width: int = setting(16, "Maps of a trained conv1.", least=1)
+    conv2_share: float = setting(
+        0.1, "Share of the privacy for conv2*; the aggregate gets what the other shares leave.", above=0, below=1
+    )
+    width: int = setting(32, "Maps of conv2*, the paper's m.", least=1)
+    steps: int = setting(300, "Aggregates.", least=1)
+    batch: int = setting(2048, "Units of an aggregate on average, as far as there are so many.", least=1)
+    mu: int = setting(8, "Aggregates for each step of conv2*, which reads mu batches at once.", least=1)
+    n_critic: int = setting(1, "Aggregates for each generator step.", least=1)
+    clip_norm: float = setting(1.0, "Of one unit's gradient of conv2*.", **CLIP_NORM)
+    keep_fraction: float = setting(
+        1.0,
+        "Of that gradient's coordinates, the largest, before clipping; the paper's .9 writes every gradient out, which "
+        "takes ten times longer.",
+        least=1e-6,
+        most=1,
+    )
+    memory: int = setting(20, "Aggregates whose noise is averaged.", least=1)
+    generator_sees: Literal["aggregate", "samples"] = setting(
+        "aggregate", "Its images through the critic as an aggregate, or as single samples (the paper)."
+    )
+    tanh: bool = setting(False, "Instead of leaky ReLU.")
+    critic_learning_rate: float = setting(0.3, "Of SGD for conv3* and FC*.", **RATE)
+    top_steps: int = setting(20, "Their steps for each aggregate; they are free.", least=1)
+    top_decay: float = setting(
+        0.15, "Of their weights; the linear maps of the classes forget within `top_steps` steps.", above=0
+    )
+    conv2_learning_rate: float = setting(0.002, "Of Adam for conv2*.", **RATE)
+    generator_learning_rate: float = setting(0.002, "Of Adam, falling to 0 as half a cosine.", **RATE)
+    generated_batch: int = setting(100, "Images of a generator step.", least=1)
+    replay: int = setting(5, "Generator steps whose images stay in the generated aggregate.", least=1)
+    ema_decay: float = setting(0.98, "Of the generator's weights.", least=0, most=1)
+    teacher_share: float = setting(
+        0.3, "Share of the privacy for a classifier that labels the release; 0 leaves it out.", least=0, below=1
+    )
+    teacher_weight: float = setting(0.01, "Of its cross-entropy to the class that was asked for.", least=0)
+    teacher_images: int = setting(30, "Images of a generator step that it looks at.", least=1)
+    least_difference: float = setting(
+        0.3,
+        "Of two generated images of one class, pixels in [0, 1]; less is pushed apart, against collapse. 0 leaves it "
+        "out, as in the paper.",
+        least=0,
+    )
+    pretrained: Literal["nothing", "critic", "both"] = setting(
+        "nothing", "What is trained on public images before the private ones: the critic, or both networks."
+    )
+    pretraining_steps: int = setting(100, "Turns of that; they cost nothing.", least=1)
+    latent_size: int = setting(64, "Length of the generator's latent vector.", least=1)
 
-    layout: str = "C1-C1-x"
-    conv1: Conv1 = "wavelets"
-    conv1_share: float = 0.2
-    conv1_steps: int = 200
-    conv1_batch: int = 1024
-    conv1_clip_norm: float = 1.0
-    conv1_learning_rate: float = 0.5
-    conv1_width: int = 16
-    conv2_share: float = 0.1
-    width: int = 32
-    steps: int = 300
-    batch: int = 2048
-    mu: int = 8
-    n_critic: int = 1
-    clip_norm: float = 1.0
-    keep_fraction: float = 1.0
-    memory: int = 20
-    generator_sees: Seen = "aggregate"
-    tanh: bool = False
-    critic_learning_rate: float = 0.3
-    top_steps: int = 20
-    top_decay: float = 0.15
-    conv2_learning_rate: float = 0.002
-    generator_learning_rate: float = 0.002
-    generated_batch: int = 100
-    replay: int = 5
-    ema_decay: float = 0.98
-    teacher_share: float = 0.3
-    teacher_weight: float = 0.01
-    teacher_images: int = 30
-    least_difference: float = 0.3
-    pretrained: Pretrained = "nothing"
-    pretraining_steps: int = 100
-    latent_size: int = 64
-
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """The layout can be read, conv2* moves at all, and the aggregate has a share."""
+        super().check()
         Layout.parse(self.layout)
-        for name, known in (("conv1", Conv1), ("generator_sees", Seen), ("pretrained", Pretrained)):
-            if getattr(self, name) not in get_args(known):
-                raise InputError(f"Expected {name} to be one of {', '.join(get_args(known))}.")
-        counts = ("conv1_steps", "conv1_batch", "conv1_width", "width", "steps", "batch", "mu", "n_critic", "top_steps")
-        for name in (
-            *counts,
-            "memory",
-            "generated_batch",
-            "replay",
-            "teacher_images",
-            "latent_size",
-            "pretraining_steps",
-        ):
-            if getattr(self, name) < 1:
-                raise InputError(f"Expected {name} of at least 1, got {getattr(self, name)}.")
-        for name in ("conv1", "critic", "conv2", "generator"):
-            require_range(f"{name}_learning_rate", getattr(self, f"{name}_learning_rate"), *RATES)
-        if not self.least_difference >= 0:
-            raise InputError(f"Expected least_difference >= 0, got {self.least_difference}.")
-        if not self.top_decay > 0:
-            raise InputError(f"Expected top_decay > 0, got {self.top_decay}.")
         if self.steps < self.mu:
             raise InputError(f"Expected steps of at least mu={self.mu}, got {self.steps}: conv2* would never move.")
-        require_clip_norm(self.clip_norm, "conv2*")
-        require_clip_norm(self.conv1_clip_norm, "conv1")
-        require_range("keep_fraction", self.keep_fraction, 1e-6, 1)
-        if not (self.conv2_share > 0 and self.teacher_share >= 0 and self.conv1_share > 0):
-            raise InputError("Expected conv1_share > 0, conv2_share > 0 and teacher_share >= 0.")
         if self.aggregate_share <= 0:
             raise InputError("Expected shares of conv1, conv2* and teacher that leave something for the aggregate.")
 
@@ -130,3 +102,118 @@ class AggregatedConfig:
     def aggregate_share(self) -> float:
         """What the other shares leave."""
         return 1 - self.conv2_share - self.teacher_share - (self.conv1_share if self.private_conv1 else 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpafPlan(MethodPlan):
+    """The teacher's and conv1's events where there are any, those of the aggregate and of conv2*, and R."""
+
+    settings: DpafSettings
+    teacher: TeacherPlan | None
+    conv1: Event | None
+    aggregate: Event
+    conv2: Event
+    width: int  # of an image's features
+    bound: float  # of their length, the paper's R
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpafPublishedPlan(MethodPlan):
+    """The form as published: it spends nothing, because it guarantees nothing."""
+
+    settings: DpafSettings
+
+
+class Dpaf(Method):
+    """A GAN by aggregated features, in the form that holds."""
+
+    name = "dpaf"
+    title = "GAN by aggregated features (DPAF)"
+    published_reason = (
+        "DPAF as published trains conv1 beside layers without noise and conv2* through an aggregate without noise, so "
+        "one record moves every clipped gradient: its Theorem 1 does not hold."
+    )
+    paper = "DPAF: Image Synthesis via Differentially Private Aggregation in Forward Phase, https://arxiv.org/abs/2304.12185"
+    claim_of_paper = "The claim does not hold: layers without noise let one record move every clipped gradient."
+    guarantee = "dp"
+    releases = ("images", "labels", "soft_labels", "generator")
+    settings_type = DpafSettings
+    settings: DpafSettings
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {},
+        "fast": {"steps": 40, "width": 16, "conv1_steps": 20},
+        "paper": {
+            "conv1": "classifier", "generator_sees": "samples", "memory": 1, "teacher_share": 0.0, "keep_fraction": 0.9,
+            "least_difference": 0.0,
+        },
+    }  # fmt: skip
+    smallest: ClassVar[Mapping[str, Any]] = {
+        "layout": "C1-C1-x", "steps": 4, "mu": 2, "width": 4, "generated_batch": 8, "conv1_steps": 2,
+    }  # fmt: skip
+    _audited: ClassVar[Mapping[str, Any]] = {**smallest, "steps": 5, "width": 2, "teacher_share": 0.0}
+    forms = (
+        AuditForm(form="aggregate and conv2*", settings=_audited),
+        AuditForm(form="with a private conv1", settings={**_audited, "conv1": "frozen"}, runs=300),
+    )
+
+    def requires_public(self) -> bool:
+        """A public conv1 and pre-training need images to train on."""
+        return self.settings.conv1 == "public" or self.settings.pretrained != "nothing"
+
+    def plan(self, facts: PublicFacts, budget: Budget) -> DpafPlan | DpafPublishedPlan:
+        """A line for each part of the critic; the noise of each by its share."""
+        require_square(facts)
+        settings = self.settings
+        width = Layout.parse(settings.layout).feature_width(facts.shape[0], settings.width)
+        if self.as_published:
+            return DpafPublishedPlan(budget=budget, events=(), settings=settings, as_published=True)
+        draft = draft_teacher(facts, budget) if settings.teacher_share else None
+        parts = []
+        if draft is not None:
+            parts.append(Part(event=draft.event, share=settings.teacher_share))
+        if settings.private_conv1:
+            conv1 = _sampled("conv1", settings.conv1_batch, settings.conv1_steps, facts)
+            parts.append(Part(event=conv1, share=settings.conv1_share))
+        aggregate = _sampled("aggregate", settings.batch, settings.steps, facts)
+        conv2 = _sampled("conv2*", settings.mu * settings.batch, settings.steps // settings.mu, facts)
+        parts.append(Part(event=aggregate, share=settings.aggregate_share))
+        parts.append(Part(event=conv2, share=settings.conv2_share))
+        events = share_budget(budget, parts)
+        return DpafPlan(
+            budget=budget,
+            events=tuple(events),
+            facts=self._shown(events[-2], width, facts),
+            settings=settings,
+            teacher=None if draft is None else draft.at(events[0].noise_multiplier),
+            conv1=events[-3] if settings.private_conv1 else None,
+            aggregate=events[-2],
+            conv2=events[-1],
+            width=width,
+            bound=feature_bound(width),
+        )
+
+    def _shown(self, aggregate: Event, width: int, facts: PublicFacts) -> dict[str, float | int | str]:
+        """Public numbers of the aggregate; one that is all noise is refused."""
+        settings = self.settings
+        # Features that agree in all images of an even class, against the length of the noise on their sum.
+        signal = aggregate.sampling_rate * facts.units / facts.classes
+        signal /= aggregate.noise_multiplier * math.sqrt(width)
+        averaged = signal * math.sqrt(settings.memory)
+        if averaged < _LEAST_SIGNAL:
+            raise InputError(
+                f"The aggregate would be all noise: its signal is at most {signal:.3g} of it, over {settings.memory} "
+                f"aggregates {averaged:.3g}; expected at least {_LEAST_SIGNAL}. Raise epsilon, "
+                f"batch={settings.batch} or memory, or lower width={settings.width}."
+            )
+        return {
+            "bound of an image's features, R": feature_bound(width),
+            "units of an aggregate, on average": round(aggregate.sampling_rate * facts.units),
+            "signal to noise of a class aggregate, at most": signal,
+            "the same over the aggregates that are averaged": averaged,
+        }
+
+
+def _sampled(label: str, batch: int, steps: int, facts: PublicFacts) -> Callable[[float], Event]:
+    """So many sums over Poisson samples of `batch` units, as far as there are so many, by their noise."""
+    rate = sampling_rate_for(min(batch, facts.units), facts.units)
+    return lambda noise: Event(label=label, noise_multiplier=noise, sampling_rate=rate, count=steps)

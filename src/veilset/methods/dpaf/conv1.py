@@ -1,6 +1,4 @@
-"""conv1 of DPAF: the first layers of a classifier, by one of the ways that hold; then nothing moves it any more."""
-
-from typing import Literal
+"""conv1 of DPAF: the first layers of a classifier. What trains it on private images is in method.py."""
 
 import numpy as np
 import torch
@@ -10,15 +8,11 @@ from torch.nn import functional
 from veilset.core.errors import InputError
 from veilset.core.randomness import derive_seed
 from veilset.core.records import Records
-from veilset.dpsgd import PrivateTraining, train_private
-from veilset.dpsgd.trainer import GradientSession
+from veilset.methods.base import Context
 from veilset.methods.dpaf.critic import Classifier
 from veilset.privacy.vault import PublicFacts
-from veilset.teachers.fitting import Context
 from veilset.training.classifier import train_classifier
 from veilset.training.settings import TrainingConfig
-
-Conv1 = Literal["wavelets", "public", "frozen", "classifier"]
 
 
 def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -48,23 +42,3 @@ def train_conv1_in_public(
         network, images, public.labels, config=TrainingConfig(), seed=context.seed, device=context.device,
         progress=context.progress,
     )  # fmt: skip
-
-
-def train_conv1_in_private(
-    session: GradientSession,
-    conv1: nn.Module,
-    maps: int,
-    recipe: PrivateTraining,
-    *,
-    others_frozen: bool,
-    tanh: bool,
-    context: Context,
-) -> None:
-    """DP-SGD on conv1 with the other layers frozen at their random start, or on all layers.
-
-    Privacy: unit as in the vault; relation add/remove-one; sensitivity `recipe.clip_norm`; event that of `recipe`;
-    assumes that no layer is trained on private images without noise, which is where the paper's form fails.
-    """
-    network = classifier_of(conv1, maps, session.facts.classes, tanh=tanh, seed=context.seed).to(context.device)
-    network.rest.requires_grad_(not others_frozen)
-    train_private(session, network, recipe, loss=squared_error, seed=context.seed, progress=context.progress)

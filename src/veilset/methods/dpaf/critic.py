@@ -1,61 +1,25 @@
 """The critic of DPAF: two convolutional parts, a sum over many images, and a part that reads sums only.
 
-DPAF (its appendix, A.2, A.5 and A.10) writes a layout as Cx-Cy-Cz: x layers conv1, y layers conv2*, z layers conv3*,
-and two linear layers FC*. Each layer halves the side. Between conv2* and conv3* stand the simplified instance norm,
-SIN, which gives every map the same length, and the sum over images, which no network here does: a mechanism does
-it, with noise.
+How many layers the parts have is the layout (methods/dpaf/layout.py). Between conv2* and conv3* stand the simplified
+instance norm, SIN, which gives every map the same length, and the sum over images, which no network here does: a
+mechanism does it, with noise.
 """
 
 import math
-import re
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veilset.core.errors import InputError
 from veilset.core.randomness import derive_seed
+from veilset.methods.dpaf.config import DpafSettings
+from veilset.methods.dpaf.layout import Layout, feature_bound
 from veilset.models.features.scattering import Scattering, group_norm
+from veilset.privacy.vault import PublicFacts
 
 _SLOPE = 0.2
 _EPSILON = 1e-5
 _ANGLES = 4
-_SMALLEST_SIDE = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """How many layers each part has."""
-
-    conv1: int
-    conv2: int
-    conv3: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Layout":
-        """Read "C2-C1-C0"; an x in the place of a C and its number is none, as in the paper."""
-        found = re.fullmatch(r"C(\d)-C(\d)-(?:C(\d)|x)", text)
-        if found is None or found[1] == "0" or found[2] == "0":
-            raise InputError(
-                f"Expected a layout such as C2-C1-x or C2-C2-C1, with layers in conv1 and in conv2*, got {text!r}."
-            )
-        return cls(conv1=int(found[1]), conv2=int(found[2]), conv3=int(found[3] or 0))
-
-    def sides(self, size: int) -> tuple[int, int, int]:
-        """The side of the maps after conv1, conv2* and conv3*; a layout that does not fit the image raises."""
-        after, sides = size, []
-        for layers in (self.conv1, self.conv2, self.conv3):
-            after = after // 2**layers
-            sides.append(after)
-        if after < _SMALLEST_SIDE:
-            layers = self.conv1 + self.conv2 + self.conv3
-            raise InputError(
-                f"A layout of {layers} layers leaves maps of {after} pixels of a {size}-pixel image; expected at least "
-                f"{_SMALLEST_SIDE}. Each layer halves the side: take at most "
-                f"{(size // _SMALLEST_SIDE).bit_length() - 1} layers together."
-            )
-        return sides[0], sides[1], sides[2]
 
 
 def simplified_instance_norm(maps: Tensor) -> Tensor:
@@ -133,7 +97,7 @@ class Features(nn.Module):
         self.conv2 = Halving(maps + embedding, width, layers, tanh=tanh)
         self.out_side = side // 2**layers
         self.width = width * self.out_side**2
-        self.bound = math.sqrt(self.width)
+        self.bound = feature_bound(self.width)
 
     def forward(self, rows: Tensor, labels: Tensor) -> Tensor:
         """(b, maps * side * side) and (b,) to (b, width)."""
@@ -171,29 +135,31 @@ class Top(nn.Module):
 
 
 class AggregatingCritic(nn.Module):
-    """All parts of the critic, their first weights drawn from `seed`, but for the sum between `features` and `top`."""
+    """All parts of the critic but for the sum between `features` and `top`."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        shape: tuple[int, int, int],
-        classes: int,
-        *,
-        wavelets: bool,
-        conv1_width: int,
-        width: int,
-        tanh: bool,
-        seed: int,
-    ) -> None:
+    def __init__(self, settings: DpafSettings, facts: PublicFacts) -> None:
         super().__init__()
-        size, _, channels = shape
+        size, _, channels = facts.shape
+        layout, tanh = Layout.parse(settings.layout), settings.tanh
         side, aggregated, _ = layout.sides(size)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive_seed(seed, "aggregating critic"))
-            self.conv1: Wavelets | Halving = (
-                Wavelets(size, channels, layout.conv1)
-                if wavelets
-                else Halving(channels, conv1_width, layout.conv1, tanh=tanh)
-            )
-            self.features = Features(self.conv1.maps, side, classes, layers=layout.conv2, width=width, tanh=tanh)
-            self.top = Top(self.features.width, aggregated, classes, layers=layout.conv3, tanh=tanh)
+        self.conv1: Wavelets | Halving = (
+            Wavelets(size, channels, layout.conv1)
+            if settings.conv1 == "wavelets"
+            else Halving(channels, settings.conv1_width, layout.conv1, tanh=tanh)
+        )
+        self.features = Features(
+            self.conv1.maps, side, facts.classes, layers=layout.conv2, width=settings.width, tanh=tanh
+        )
+        self.top = Top(self.features.width, aggregated, facts.classes, layers=layout.conv3, tanh=tanh)
+
+    def rows(self, images: Tensor) -> Tensor:
+        """What conv1 makes of images in [0, 1], (b, maps * side * side): what `features` reads."""
+        made: Tensor = self.conv1(images).flatten(1)
+        return made
+
+
+def build_critic(settings: DpafSettings, facts: PublicFacts, seed: int) -> AggregatingCritic:
+    """The critic, its first weights drawn from `seed`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "aggregating critic"))
+        return AggregatingCritic(settings, facts)
