@@ -18,9 +18,10 @@ import torch  # isort: skip
 
 from veilset.audit.game import Finding, audit, seeded
 from veilset.audit.mechanisms import MECHANISMS, mechanism_subject
-from veilset.audit.methods import AUDITS, method_subjects
+from veilset.audit.methods import method_subjects
 from veilset.audit.one_run import audit_teacher
 from veilset.audit.sabotage import SABOTAGES, try_sabotage
+from veilset.methods import METHODS
 
 RESULTS = Path(__file__).parent / "results" / "audit.jsonl"
 
@@ -42,14 +43,14 @@ def recheck(seed: int, name: str) -> Iterator[Finding]:
     """After an alarm, which one sound audit in twenty gives: the same with six times the runs. Use a fresh seed."""
     for mechanism in _chosen(MECHANISMS, name):
         yield audit(mechanism_subject(mechanism, 4.0), runs=6000, make_noise=seeded(seed))
-    for method in _chosen(AUDITS, name):
+    for method in _chosen(METHODS, name):
         for subject in method_subjects(method, 4.0):
             yield audit(subject, runs=6 * subject.runs, make_noise=seeded(seed))
 
 
 def methods(seed: int, name: str) -> Iterator[Finding]:
     """All registered methods, in all audited forms."""
-    for method in _chosen(AUDITS, name):
+    for method in _chosen(METHODS, name):
         for subject in method_subjects(method, 4.0):
             yield audit(subject, make_noise=seeded(seed))
 

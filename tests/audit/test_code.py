@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from veilset.audit.code import check_source
 from veilset.audit.game import MemoryLedger
 from veilset.audit.mechanisms import dots, pixels
-from veilset.audit.methods import AUDITS, MethodAudit, public_images, strange_records
+from veilset.audit.methods import public_images, strange_records
 from veilset.audit.taint import LeakError, TaintedSession, private_call, seal
 from veilset.core.errors import VeilsetError
 from veilset.dpsgd import PrivateTraining, train_private
 from veilset.methods import METHODS
-from veilset.methods.base import Context
+from veilset.methods.base import AuditForm, Context
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.noise import NoiseSource
@@ -41,6 +41,10 @@ def test_the_package_breaks_no_rule() -> None:
         ("methods/x.py", "from veilset.privacy.noise import NoiseSource", "NoiseSource"),
         ("methods/x.py", "def f(session): return session._rows", "_rows"),
         ("training/x.py", "def f(steps): return steps._cache", "_cache"),
+        ("dpsgd/x.py", "def f(session): return session._opened()", "_opened"),
+        ("teachers/x.py", "def f(session): return session._spending", "_spending"),
+        ("dpsgd/x.py", "from veilset.privacy.noise import NoiseSource", "NoiseSource"),
+        ("teachers/x.py", "eval('1')", "eval"),
         ("evaluate/x.py", "def f(session): session.records_without_guarantee()", "without a guarantee"),
         ("training/x.py", "import pickle", "pickle"),
         ("methods/x.py", "print(1)", "print"),
@@ -61,7 +65,7 @@ def session(*events: Event) -> TaintedSession:
 
 
 def sum_of(per_image: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    return session(SUM).gaussian_sum(per_image, label="sum", clip_norm=1.0, noise_multiplier=1.0)
+    return session(SUM).gaussian_sum(per_image, SUM, clip_norm=1.0)
 
 
 def test_an_honest_sum_passes_and_its_result_is_free() -> None:
@@ -137,19 +141,18 @@ def test_what_is_computed_from_a_private_tensor_is_private() -> None:
 @pytest.mark.parametrize("kind", ["linear", "network"])
 def test_training_keeps_nothing(kind: str) -> None:
     network = nn.Linear(16, 2) if kind == "linear" else nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
-    config = PrivateTraining(noise_multiplier=1.0, sampling_rate=0.9, steps=3)
     prepare = (lambda images: images.flatten(1).float() / 255) if kind == "linear" else None
-    trained = train_private(session(STEPS), network, config, prepare=prepare)
+    trained = train_private(session(STEPS), network, STEPS, PrivateTraining(), prepare=prepare)
     assert all(type(value.data) is Tensor for value in trained.parameters())
 
 
-def fit_sealed(name: str, entry: MethodAudit) -> None:
+def fit_sealed(name: str, entry: AuditForm) -> None:
     method = METHODS.get(name).configure("fast", entry.settings)
     worlds = strange_records(entry.records, entry.declared)
     plan = method.plan(worlds.facts, Budget(4.0, 1e-5))
     tainted = TaintedSession(worlds.vault(present=True), plan, MemoryLedger(), NoiseSource(1))
     try:
-        method.fit(tainted, public_images() if method.needs_public else None, Context())
+        method.fit(plan, tainted, public_images() if method.needs_public else None, Context())
     except LeakError:
         raise
     except VeilsetError:
@@ -158,11 +161,11 @@ def fit_sealed(name: str, entry: MethodAudit) -> None:
 
 
 def test_a_method_keeps_nothing() -> None:
-    fit_sealed("merf", AUDITS["merf"][0])
+    fit_sealed("merf", METHODS.get("merf").forms[0])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(AUDITS) - {"merf"}))
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"merf"}))
 def test_no_method_keeps_anything(name: str) -> None:
-    for entry in AUDITS[name]:
+    for entry in METHODS.get(name).forms:
         fit_sealed(name, entry)

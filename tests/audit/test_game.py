@@ -94,8 +94,7 @@ def test_what_ends_early_or_is_sampled_with_many_others_is_refused() -> None:
     sampled = priced(1.0, Event(label="sum", noise_multiplier=1.0, sampling_rate=0.5))
 
     def spend(session: Session) -> None:
-        noise = sampled.events[0].noise_multiplier
-        session.gaussian_sum(pixels, label="sum", clip_norm=1.0, noise_multiplier=noise, sampling_rate=0.5)
+        session.gaussian_sum(pixels, sampled.events[0], clip_norm=1.0)
 
     with pytest.raises(VeilsetError, match="one other"):
         play(Subject(name="many", plan=sampled, worlds=dots(4), spend=spend), 20)

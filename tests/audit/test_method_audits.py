@@ -3,7 +3,7 @@
 import pytest
 
 from veilset.audit.game import audit, seeded
-from veilset.audit.methods import AUDITS, method_subjects
+from veilset.audit.methods import method_subjects
 from veilset.core.errors import InputError
 from veilset.methods import METHODS
 
@@ -15,15 +15,14 @@ def claiming() -> set[str]:
 
 
 def test_every_method_has_an_audit() -> None:
-    missing = claiming() - set(AUDITS)
-    assert not missing, f"To do: add {sorted(missing)} to AUDITS in src/veilset/audit/methods.py, one entry each."
-    assert set(AUDITS) <= claiming(), "An audit of a method that is not registered or claims nothing."
+    missing = sorted(name for name in claiming() if not METHODS.get(name).forms)
+    assert not missing, f"To do: declare the forms of {missing} that are to be audited."
 
 
 def test_a_method_without_a_name_or_an_audit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="Did you mean merf"):
         method_subjects("merff", 1.0)
-    monkeypatch.delitem(AUDITS, "merf")
+    monkeypatch.setattr(METHODS.get("merf"), "forms", ())
     with pytest.raises(InputError, match="no audit yet"):
         method_subjects("merf", 1.0)
 
@@ -36,7 +35,7 @@ def test_merf_is_not_contradicted_and_its_record_is_seen() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", sorted(AUDITS))
+@pytest.mark.parametrize("name", sorted(METHODS))
 def test_no_claim_is_contradicted(name: str) -> None:
     for subject in method_subjects(name, 4.0):
         assert not audit(subject, runs=60, confidence=SURE, make_noise=seeded(0)).contradicted, subject.name

@@ -21,12 +21,7 @@ WORLDS = Neighbours(records=plain().records, unit=plain().unit, places=("middle"
 
 
 def brightness(session: Session) -> None:
-    session.gaussian_sum(
-        lambda images, _: images.double().mean(dim=(1, 2, 3))[:, None] / 255,
-        label=EVENT.label,
-        clip_norm=1.0,
-        noise_multiplier=EVENT.noise_multiplier,
-    )
+    session.gaussian_sum(lambda images, _: images.double().mean(dim=(1, 2, 3))[:, None] / 255, EVENT, clip_norm=1.0)
 
 
 def found_in(spend: Callable[[Session], None]) -> list[str]:

@@ -1,6 +1,7 @@
 """What every registered method must do. A new method is found by the registry and needs no test of its own here."""
 
-import typing
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 from running import run_with
 
 import veilset as vs
-from veilset.core.errors import BudgetError, InputError, VeilsetError
+from veilset.core.errors import BudgetError, InputError
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.methods.base import Context
-from veilset.pipeline.run import Job, draw_plan, run
+from veilset.pipeline.job import Job, draw_plan
+from veilset.pipeline.run import run
+from veilset.privacy import accounting
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.events import Plan
 from veilset.privacy.ledger import Ledger, check_chain
@@ -23,35 +26,6 @@ from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.format import load_release
 from veilset.release.verify import verify_release
 
-# The same code with the smallest numbers that still do everything.
-DATA_FREE = {
-    "warmup_steps": "2",
-    "steps": "2",
-    "settle_steps": "2",
-    "random_features": "64",
-    "pictures": "40",
-    "batch": "16",
-    "student_batch": "16",
-    "bank": "32",
-}
-TINY: dict[str, dict[str, str]] = {
-    "dfd": {**DATA_FREE, "teacher_steps": "20"},
-    "dpaf": {"layout": "C1-C1-x", "steps": "4", "mu": "2", "width": "4", "generated_batch": "8"},
-    "dpgan": {"steps": "3", "random_features": "64", "pictures": "40", "generated_batch": "8"},
-    "imgsyn": {"iterations": "2", "batch": "20"},
-    "latent": {"generator_steps": "2", "inversion_steps": "2"},
-    "merf": {"steps": "3", "random_features": "64", "code_size": "16", "pictures": "100", "batch": "16"},
-    "pate": {**DATA_FREE, "teachers": "20"},
-    "pldk": {
-        "networks": "3",
-        "moves": "1",
-        "width": "4",
-        "images_per_class": "20",
-        "copies": "40",
-        "student_updates": "2",
-    },
-    "sanitized_gan": {"steps": "3", "critics": "4", "pictures": "40", "code_size": "8", "warmup": "1"},
-}
 METHOD_NAMES = sorted(METHODS)
 
 
@@ -61,7 +35,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def job(name: str, **options: Any) -> Job:
-    return Job(**{"method": name, "epsilon": 8.0, "preset": "fast", "settings": TINY[name], "samples": 40, **options})
+    return Job(**{"method": name, "epsilon": 8.0, "preset": "smoke", "samples": 40, **options})
 
 
 def records(count: int = 400, channels: int = 1, groups: bool = False) -> ImageSet:
@@ -119,9 +93,24 @@ def test_same_noise_same_bytes(name: str, tmp_path: Path) -> None:
     assert np.array_equal(first.labels, second.labels)
 
 
-def test_sampling_before_fitting_fails(name: str) -> None:
-    with pytest.raises(VeilsetError, match="Call fit first"):
-        METHODS.get(name).configure("fast").sample(3)
+def test_a_method_has_nothing_to_sample_from(name: str) -> None:
+    """Only what `fit` gives back can be drawn from."""
+    assert not hasattr(METHODS.get(name), "sample")
+
+
+def test_a_plan_needs_no_torch(name: str) -> None:
+    """`veilset methods` and `veilset plan` answer in a second or two, because they do not load it."""
+    code = f"""
+import sys
+from veilset.methods import METHODS
+from veilset.privacy.budget import Budget
+from veilset.privacy.vault import PublicFacts
+facts = PublicFacts(units=5000, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
+METHODS.get({name!r}).configure().plan(facts, Budget(1.0, 1e-5))
+print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_an_empty_plan_stops_the_method_before_it_reads(
@@ -130,10 +119,18 @@ def test_an_empty_plan_stops_the_method_before_it_reads(
     """A method cannot spend what its plan does not hold, whatever it tries."""
     ledger = Ledger.create(tmp_path / "ledger.jsonl", {"run": "x"})
     plan = Plan(budget=vs.Budget(1.0, 1e-4), events=())
-    session = Session(Vault(records()), plan, ledger, NoiseSource(1))
-    monkeypatch.setattr(ImageSet, "read", lambda self, rows: pytest.fail("data was read"))
+    vault, method = Vault(records()), METHODS.get(name).configure("smoke")
+    drawn = method.plan(vault.facts, vs.Budget(8.0, 1e-4))
+    session = Session(vault, plan, ledger, NoiseSource(1))
+    public = public_for(name)
+    checked = None if public is None else vault.check_public(public)
+    private = vault.facts.units
+    read = ImageSet.read
+    monkeypatch.setattr(
+        ImageSet, "read", lambda self, rows: pytest.fail("data was read") if len(self) == private else read(self, rows)
+    )
     with pytest.raises(BudgetError, match="No data was read"):
-        METHODS.get(name).configure("fast", TINY[name]).fit(session, None, Context())
+        method.fit(drawn, session, checked, Context())
     ledger.close()
 
 
@@ -160,8 +157,42 @@ def test_the_docs_page_has_a_privacy_argument(name: str) -> None:
 @pytest.mark.parametrize("text", ["1e-43", "8e-315", "inf", "nan"])
 def test_numbers_beyond_reason_are_refused(name: str, text: str) -> None:
     kind = METHODS.get(name)
-    numbers = [key for key, hint in typing.get_type_hints(kind.config_type).items() if hint is float]
+    fields = kind.settings_type.model_fields
+    numbers = [key for key, field in fields.items() if field.annotation is float]
     assert numbers
     for key in numbers:
         with pytest.raises(InputError):  # by the range, or by a stricter rule of the method
             kind.configure("default", {key: text})
+
+
+def test_every_setting_has_a_meaning_and_takes_its_own_default(name: str) -> None:
+    kind = METHODS.get(name).settings_type
+    for key, field in kind.model_fields.items():
+        assert field.description, f"{key} says nothing of what it means"
+        assert str(getattr(kind(**{key: str(field.default)}), key)) == str(field.default)
+
+
+def test_wrong_values_are_refused_with_the_allowed_ones(name: str) -> None:
+    """In Python and on the command line alike: the same reader."""
+    kind = METHODS.get(name)
+    for key, field in kind.settings_type.model_fields.items():
+        if field.annotation is str:
+            continue
+        with pytest.raises(InputError, match=f"Expected {key} to be"):
+            kind.configure("default", {key: "nonsense"})
+
+
+@pytest.mark.parametrize("preset", ["default", "fast"])
+def test_a_plan_is_calibrated_once(name: str, preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that was decided is looked for again: neither in the plan nor in the fit."""
+    calls = []
+    real = accounting._bracket
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(accounting, "_bracket", counted)
+    facts = PublicFacts(units=5000, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
+    METHODS.get(name).configure(preset).plan(facts, vs.Budget(1.07, 1e-5))
+    assert len(calls) <= 4  # one for a single sum, one for each of two shares alone, one for them together

@@ -1,7 +1,6 @@
 """Methods at random settings, on random neighbouring datasets. Many minutes long; run with --nightly."""
 
 import typing
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from veilset.audit.methods import AUDITS
 from veilset.audit.neighbour_methods import NAMES, configured_neighbours
 from veilset.audit.neighbours import Neighbours, neighbour_run
 from veilset.core.errors import BudgetError, InputError
@@ -35,29 +33,27 @@ def worlds(draw: Any) -> Neighbours:
     return Neighbours(records=records, unit=unit, places=(place,))
 
 
-def varied(draw: Any, name: str) -> dict[str, str]:
+def varied(draw: Any, name: str) -> dict[str, Any]:
     """The settings of an audited form, with some choices and switches set at random."""
-    kind = METHODS.get(name).config_type
-    types = typing.get_type_hints(kind)
-    chosen = dict(draw(st.sampled_from(AUDITS[name])).settings)
-    for field in draw(st.lists(st.sampled_from(fields(kind)), max_size=3, unique_by=lambda field: field.name)):
-        options = typing.get_args(types[field.name])
-        if typing.get_origin(types[field.name]) is typing.Literal:
-            chosen[field.name] = str(draw(st.sampled_from(options)))
-        elif types[field.name] is bool:
-            chosen[field.name] = draw(st.sampled_from(["true", "false"]))
+    fields = METHODS.get(name).settings_type.model_fields
+    chosen = dict(draw(st.sampled_from(METHODS.get(name).forms)).settings)
+    for field in draw(st.lists(st.sampled_from(sorted(fields)), max_size=3, unique=True)):
+        kind = fields[field].annotation
+        if typing.get_origin(kind) is typing.Literal:
+            chosen[field] = draw(st.sampled_from(typing.get_args(kind)))
+        elif kind is bool:
+            chosen[field] = draw(st.booleans())
     return chosen
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", sorted(AUDITS))
+@pytest.mark.parametrize("name", sorted(METHODS))
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=CHOICES)
 def test_random_settings(name: str, data: Any) -> None:
     pair, chosen = worlds(data.draw), varied(data.draw, name)
-    entry = replace(AUDITS[name][0], form=str(chosen), settings=chosen)
     try:
-        subject = configured_neighbours(name, entry, pair)
+        subject = configured_neighbours(METHODS.get(name), "fast", str(chosen), chosen, pair)
     except (InputError, BudgetError):
         assume(False)
         return

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from veilset.audit.methods import AUDITS, public_images
+from veilset.audit.methods import public_images
 from veilset.audit.neighbour_methods import groups, plain
 from veilset.audit.neighbours import Neighbours, Play, neighbour_run
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.account import Account
 from veilset.privacy.mechanisms.shard_critics import Critics
 from veilset.privacy.noise import NoiseSource
-from veilset.privacy.spending import Purse
+from veilset.privacy.spending import Spending
 from veilset.release.verify import verify_release
 
 RUN = uuid.UUID(int=7)
@@ -34,7 +35,9 @@ def same_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(name: str, **options: object) -> Job:
-    return Job(method=name, epsilon=4.0, preset="fast", settings=AUDITS[name][0].settings, samples=12, **options)
+    return Job(
+        method=name, epsilon=4.0, preset="fast", settings=METHODS.get(name).forms[0].settings, samples=12, **options
+    )
 
 
 def whole_run(name: str, worlds: Neighbours, monkeypatch: pytest.MonkeyPatch, *, cut: bool = False) -> Play:
@@ -62,7 +65,7 @@ def _cut(patch: pytest.MonkeyPatch) -> None:
     """End the run once it has kept something, or, where a method keeps nothing so early, in its third step."""
 
     def cutting(real: Callable[..., Any]) -> Callable[..., Any]:
-        def keep(self: Purse, *arguments: Any) -> None:
+        def keep(self: Spending, *arguments: Any) -> None:
             real(self, *arguments)
             raise Cut
 
@@ -78,8 +81,8 @@ def _cut(patch: pytest.MonkeyPatch) -> None:
 
     real_step = Critics.step
     patch.setattr(Critics, "step", step)
-    patch.setattr(Purse, "keep", cutting(Purse.keep))
-    patch.setattr(Purse, "keep_state", cutting(Purse.keep_state))
+    patch.setattr(Spending, "keep", cutting(Spending.keep))
+    patch.setattr(Spending, "keep_state", cutting(Spending.keep_state))
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

@@ -3,9 +3,9 @@
 import pytest
 
 from veilset.audit.mechanisms import MECHANISMS
-from veilset.audit.methods import AUDITS
-from veilset.audit.neighbour_methods import WORLDS, mechanism_neighbours, method_neighbours
+from veilset.audit.neighbour_methods import WORLDS, mechanism_neighbours, method_neighbours, preset_neighbours
 from veilset.audit.neighbours import neighbour_run
+from veilset.methods import METHODS
 
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
@@ -14,10 +14,27 @@ def test_a_mechanism(name: str) -> None:
     assert neighbour_run(subject.play, subject.worlds) == []
 
 
-CASES = [(name, number, world) for name in sorted(AUDITS) for number in range(len(AUDITS[name])) for world in WORLDS]
+FORMS = {name: len(METHODS.get(name).forms) for name in sorted(METHODS)}
+CASES = [(name, number, world) for name in FORMS for number in range(FORMS[name]) for world in WORLDS]
+PRESETS = [(name, preset) for name in sorted(METHODS) for preset in METHODS.get(name).presets]
 
 
 @pytest.mark.parametrize(("name", "form", "world"), CASES, ids=lambda value: str(value))
 def test_a_method(name: str, form: int, world: str) -> None:
     subject = method_neighbours(name, WORLDS[world]())[form]
+    assert neighbour_run(subject.play, subject.worlds) == [], subject.name
+
+
+@pytest.mark.parametrize(("name", "preset"), PRESETS, ids=lambda value: str(value))
+def test_a_preset(name: str, preset: str) -> None:
+    """The unit has very many images of both classes; records are tried with the forms above."""
+    subject = preset_neighbours(name, preset, WORLDS["groups"]())
+    assert neighbour_run(subject.play, subject.worlds) == [], subject.name
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("world", sorted(set(WORLDS) - {"groups"}))
+@pytest.mark.parametrize(("name", "preset"), PRESETS, ids=lambda value: str(value))
+def test_a_preset_in_every_world(name: str, preset: str, world: str) -> None:
+    subject = preset_neighbours(name, preset, WORLDS[world]())
     assert neighbour_run(subject.play, subject.worlds) == [], subject.name

@@ -1,22 +1,24 @@
 """Every registered method and every mechanism in a neighbour run: their own code, whole, on toy records.
 
-A method is here by being registered and having its forms in `AUDITS` (methods.py). What leaves is what a release is
-made of: samples, networks, warnings, the ledger, and what the workspace keeps.
+A method is here by being registered: in each form that is audited (`Method.forms`), and in each of its presets with its
+smallest sizes laid over it. What leaves is what a release is made of: samples, networks, warnings, the ledger, and what
+the workspace keeps.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from veilset.audit.game import Subject
 from veilset.audit.mechanisms import mechanism_subject
-from veilset.audit.methods import AUDITS, MethodAudit, public_images
+from veilset.audit.methods import public_images
 from veilset.audit.neighbours import Neighbours, NeighbourSubject, session_play
 from veilset.core.randomness import numpy_generator
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
-from veilset.methods.base import Context, Method
+from veilset.methods.base import Context, Fitted, Method
 from veilset.privacy.budget import Budget
 from veilset.privacy.session import Session
 
@@ -67,7 +69,14 @@ def toy_records(count: int) -> ImageSet:
 
 def method_neighbours(name: str, worlds: Neighbours) -> list[NeighbourSubject]:
     """The neighbour runs of a method, one for each form that is audited."""
-    return [configured_neighbours(name, entry, worlds) for entry in AUDITS[name]]
+    kind = METHODS.get(name)
+    return [configured_neighbours(kind, "fast", entry.form, entry.settings, worlds) for entry in kind.forms]
+
+
+def preset_neighbours(name: str, preset: str, worlds: Neighbours) -> NeighbourSubject:
+    """The neighbour run of a method with one of its presets, in the smallest sizes."""
+    kind = METHODS.get(name)
+    return configured_neighbours(kind, preset, f"preset {preset}", kind.smallest, worlds)
 
 
 def mechanism_neighbours(name: str) -> NeighbourSubject:
@@ -81,35 +90,35 @@ def mechanism_neighbours(name: str) -> NeighbourSubject:
     return NeighbourSubject(name=name, plan=subject.plan, play=session_play(worlds, subject.plan, spend), worlds=worlds)
 
 
-def configured_neighbours(name: str, entry: MethodAudit, worlds: Neighbours) -> NeighbourSubject:
+def configured_neighbours(
+    kind: type[Method], preset: str, form: str, settings: Mapping[str, Any], worlds: Neighbours
+) -> NeighbourSubject:
     """The neighbour run of a method in one form."""
-
-    def configured() -> Method:
-        return METHODS.get(name).configure("fast", entry.settings)
+    method = kind.configure(preset, settings)
+    plan = method.plan(worlds.facts, _BUDGET)
 
     def spend(session: Session) -> Mapping[str, bytes]:
-        method = configured()
-        public = worlds.sealed(worlds.records).check_public(public_images()) if method.needs_public else None
-        method.fit(session, public, Context())
+        needs_public = method.needs_public or method.requires_public()
+        public = worlds.sealed(worlds.records).check_public(public_images()) if needs_public else None
+        fitted = method.fit(plan, session, public, Context())
         session.finish()
-        return what_leaves(method)
+        return what_leaves(fitted)
 
-    plan = configured().plan(worlds.facts, _BUDGET)
     return NeighbourSubject(
-        name=f"{name}: {entry.form}", plan=plan, play=session_play(worlds, plan, spend), worlds=worlds
+        name=f"{kind.name}: {form}", plan=plan, play=session_play(worlds, plan, spend), worlds=worlds
     )
 
 
-def what_leaves(method: Method) -> dict[str, bytes]:
+def what_leaves(fitted: Fitted) -> dict[str, bytes]:
     """What a release would be made of."""
-    samples = method.sample(_SAMPLES, 0)
+    samples = fitted.sample(_SAMPLES, 0)
     leaves = {"images": samples.images.tobytes(), "labels": samples.labels.tobytes()}
     if samples.soft_labels is not None:
         leaves["soft labels"] = samples.soft_labels.tobytes()
-    for name, model in method.models().items():
+    for name, model in fitted.models().items():
         leaves |= {f"{name}: {key}": value.numpy().tobytes() for key, value in model.weights.items()}
         leaves[name] = repr(sorted(model.description.items())).encode()
-    return leaves | {"warnings": "\n".join(method.warnings()).encode()}
+    return leaves | {"warnings": "\n".join(fitted.warnings()).encode()}
 
 
 def _worlds_of(subject: Subject) -> Neighbours:

@@ -39,7 +39,9 @@ from veilset.privacy.events import Event, Plan
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import ClippedSum, GradientSteps, PerImage, Session
 from veilset.privacy.vault import PublicFacts, Vault
-from veilset.teachers import TeacherConfig, plan_teacher, train_teacher
+from veilset.teachers.config import TeacherSettings
+from veilset.teachers.fitting import train_teacher
+from veilset.teachers.planning import plan_teacher
 
 Numbers = NDArray[np.float64]
 
@@ -156,9 +158,9 @@ def audit_teacher(
     # Both outcomes of a coin must declare the same number of records.
     vault.facts = PublicFacts(units=canaries, unit="record", shape=everyone.shape, class_names=("0", "1"))
     budget = Budget(epsilon, default_delta(canaries))
-    recipe, event = plan_teacher(TeacherConfig(steps=steps), vault.facts, False, budget)
-    session = WatchedSession(everyone, vault, Plan(budget=budget, events=(event,)), make_noise())
-    teacher = train_teacher(session, recipe, event, None, Context(seed=seed))
+    plan = plan_teacher(vault.facts, budget, TeacherSettings(steps=steps))
+    session = WatchedSession(everyone, vault, Plan(budget=budget, events=(plan.event,)), make_noise())
+    teacher = train_teacher(session, plan, None, Context(seed=seed))
     with torch.no_grad():
         logits = teacher(to_inputs(torch.from_numpy(everyone.images.copy())))
     losses = functional.cross_entropy(logits, torch.from_numpy(everyone.labels.copy()), reduction="none").numpy()
@@ -168,7 +170,7 @@ def audit_teacher(
         findings.append(
             Finding(
                 name=f"teacher in one run, {view}",
-                claimed_epsilon=epsilon_of([event], budget.delta),
+                claimed_epsilon=epsilon_of([plan.event], budget.delta),
                 lower_bound=bound,
                 lower_bound_by_rates=bound,
                 delta=budget.delta,

@@ -106,11 +106,13 @@ def _findings(
 def _moved(method: str | None, mechanism: str | None) -> list[str]:
     """What differs between neighbouring datasets and was not paid for."""
     from veilset.audit.mechanisms import MECHANISMS
-    from veilset.audit.neighbour_methods import WORLDS, mechanism_neighbours, method_neighbours
+    from veilset.audit.neighbour_methods import WORLDS, mechanism_neighbours, method_neighbours, preset_neighbours
     from veilset.audit.neighbours import neighbour_run
+    from veilset.methods import METHODS
 
     if method is not None:
         subjects = [subject for worlds in WORLDS.values() for subject in method_neighbours(method, worlds())]
+        subjects += [preset_neighbours(method, preset, WORLDS["groups"]()) for preset in METHODS.get(method).presets]
     else:
         subjects = [mechanism_neighbours(name) for name in MECHANISMS if mechanism in (name, "all")]
     moved = []

@@ -24,8 +24,8 @@ def plan(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a run would spend and what it would cost, without any data."""
-    from veilset.pipeline.run import Job, draw_plan
+    """Show what a run would spend, what it would cost and what rules decided, without any data."""
+    from veilset.pipeline.job import Job, draw_plan
     from veilset.privacy.accounting import epsilon_of
     from veilset.privacy.vault import PublicFacts
 
@@ -63,6 +63,10 @@ def plan(
         )
         for name, value in drawn.facts.items():
             console.say(f"  {name}: {value:.4g}" if isinstance(value, float) else f"  {name}: {value}")
+        if drawn.decided:
+            console.say("Decided by rules:")
+        for name, found in drawn.decided.items():
+            console.say(f"  {name} = {found.value}, because {found.why}")
     console.result(
         {
             "method": method,
@@ -72,6 +76,7 @@ def plan(
             "unit": unit,
             "events": [event.to_json() for event in drawn.events],
             "facts": dict(drawn.facts),
+            "decided": {name: {"value": found.value, "why": found.why} for name, found in drawn.decided.items()},
         }
     )
 

@@ -68,7 +68,7 @@ def simulate(
     from veilset.pipeline.federated.keys import AUTHORITY, write_keys
     from veilset.pipeline.federated.server import free_port
     from veilset.pipeline.federated.simulation import plan_simulation, reserve_simulation
-    from veilset.pipeline.run import Job
+    from veilset.pipeline.job import Job
     from veilset.privacy.account import Account
     from veilset.privacy.opening import account_of
     from veilset.privacy.vault import Vault

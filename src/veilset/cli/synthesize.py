@@ -2,7 +2,6 @@
 
 import os
 import resource
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -108,11 +107,11 @@ def synthesize(
     options = data_options(size, channels, limit, labels, classes, seed)
     from veilset.core.files import require_absent
     from veilset.data.opening import open_images
-    from veilset.pipeline.checks import charged, early_warnings
-    from veilset.pipeline.run import Job, budget_of, run
+    from veilset.pipeline.checks import early_warnings
+    from veilset.pipeline.job import Job, budget_of
+    from veilset.pipeline.run import publish, workspace_beside
     from veilset.privacy.account import Account
     from veilset.privacy.opening import account_of
-    from veilset.privacy.processes import rank_and_size
     from veilset.privacy.vault import Vault
     from veilset.release.inputs import refuse_release_as_public
     from veilset.release.signing import load_private_key
@@ -170,23 +169,18 @@ def synthesize(
     book = account_of(vault, None if account is None else Account(account), progress)
     if images_per_group is not None:
         book.declare_images_per_group(images_per_group)
-    workspace = out.with_name(f"{out.name}.veilset-run")
     if not resume and os.environ.get("RANK", "0") == "0":  # once, where torchrun started several processes
         _ask(console, early_warnings(vault.facts, budget), book.path, epsilon, yes=yes or as_json)
     try:
-        release = run(
-            vault, job, workspace=workspace, public=shared, account=book, resume=resume, out=out, progress=progress
-        )
-        if rank_and_size()[0] != 0:
-            return
-        with charged(book, budget, workspace):
-            release.save(out, sign_key=sign)
+        published = publish(vault, job, out, public=shared, account=book, resume=resume, sign_key=sign, progress=progress)
     except KeyboardInterrupt:
+        workspace = workspace_beside(out)
         kept = f"What was paid for is kept in {workspace}: go on with --resume." if workspace.exists() else ""
         console.warn(f"Nothing was published. {kept}")
         raise
-    book.end(str(release.certificate.header["run"]))
-    shutil.rmtree(workspace)
+    if published is None:
+        return
+    release = published
     certificate = release.certificate
     said = early_warnings(vault.facts, budget)
     for warning in certificate.warnings:

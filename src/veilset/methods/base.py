@@ -52,7 +52,7 @@ class MethodPlan(Plan):
     decided: Mapping[str, Decision] = field(default_factory=dict)
 
     def at_share(self, share: float) -> Self:
-        """The same plan for a share of its privacy: a full sum of noise s / sqrt(share) costs that share of one of s."""
+        """The same plan for a share of its privacy: a sum of noise s / sqrt(share) costs that share of one of s."""
         if any(event.sampling_rate < 1 for event in self.events):
             raise VeilsetError("Only a plan of full sums can be taken at a share.")
 

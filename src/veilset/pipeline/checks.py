@@ -67,12 +67,16 @@ def early_warnings(facts: PublicFacts, budget: Budget) -> list[str]:
 
 
 @contextmanager
-def charged(account: Account, budget: Budget, workspace: Path) -> Iterator[None]:
-    """Add to an error that the budget is spent, and how to go on."""
+def charged(account: Account | None, epsilon: float, workspace: Path) -> Iterator[None]:
+    """Add to an error that the budget is spent, and how to go on; without an account, this process did not pay."""
     note = (
-        f" Epsilon {budget.epsilon:g} is charged to {account.path}. What it paid for is kept in {workspace}: remove "
-        "the cause, then give the same command with --resume (in Python, with this workspace and resume=True), which "
-        "costs nothing more."
+        ""
+        if account is None
+        else (
+            f" Epsilon {epsilon:g} is charged to {account.path}. What it paid for is kept in {workspace}: remove "
+            "the cause, then give the same command with --resume (in Python, with this workspace and resume=True), which "
+            "costs nothing more."
+        )
     )
     try:
         yield

@@ -8,9 +8,6 @@ twice; a run that ends well leaves nothing but the release and its line in the a
 import dataclasses
 import shutil
 import uuid
-from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,64 +18,17 @@ from veilset.core.places import state_directory
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Labels, Records
 from veilset.data.images import ImageSet
-from veilset.methods import METHODS
 from veilset.methods.base import Context, Method
 from veilset.pipeline.checks import charged, check_before_paying, early_warnings
+from veilset.pipeline.job import Job, guarantee_of, header_of, method_of, plan_of
 from veilset.privacy.account import Account
-from veilset.privacy.budget import Budget, default_delta, require_enough
-from veilset.privacy.events import Plan
-from veilset.privacy.opening import account_of, open_run
+from veilset.privacy.budget import Budget
+from veilset.privacy.opening import account_of, opened
 from veilset.privacy.vault import Public, PublicFacts, Vault
 from veilset.release.certifying import certify
 from veilset.release.format import Release
-from veilset.release.inputs import budget_with, plan_with_carried
 
 _SHOWN = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What to do, in public words only: everything here may stand in the certificate."""
-
-    method: str
-    epsilon: float
-    delta: float | None = None
-    preset: str = "default"
-    settings: Mapping[str, str] = field(default_factory=dict)
-    samples: int | None = None
-    seed: int = 0
-    device: str = "cpu"
-    as_published: bool = False
-    insecure_seed: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.samples is not None and self.samples < 1:
-            raise InputError(f"Expected --samples of at least 1, got {self.samples}.")
-
-
-def budget_of(job: Job, facts: PublicFacts) -> Budget:
-    """The job's budget, with the default delta where it names none, checked against the number of units."""
-    require_enough(facts.units, facts.unit)
-    budget = Budget(job.epsilon, default_delta(facts.units) if job.delta is None else job.delta)
-    budget.check_against(facts.units)
-    return budget
-
-
-def method_of(job: Job) -> Method:
-    """The configured method."""
-    return METHODS.get(job.method).configure(job.preset, job.settings, as_published=job.as_published)
-
-
-def draw_plan(job: Job, facts: PublicFacts) -> Plan:
-    """What the job would spend on a vault with these facts. Reads no data."""
-    return plan_of(job, method_of(job), facts)
-
-
-def plan_of(job: Job, method: Method, facts: PublicFacts) -> Plan:
-    """The plan of a configured method, with what the releases cost that it builds upon."""
-    claims_dp = not job.as_published and job.insecure_seed is None
-    budget = budget_with(budget_of(job, facts), method.inputs(), facts.unit, claims_dp=claims_dp)
-    return plan_with_carried(method.plan(facts, budget))
 
 
 def run(
@@ -107,75 +57,99 @@ def run(
         progress: where work is reported.
     """
     from veilset.privacy.noise import NoiseSource
-    from veilset.privacy.processes import SharedLedger, join_if_launched, rank_and_size
-    from veilset.privacy.session import Session
+    from veilset.privacy.processes import join_if_launched, rank_and_size
     from veilset.training.threads import set_thread_count
 
     method = method_of(job)
-    if public is not None and not (type(public) is Public and public.is_for(vault)):
-        raise InputError(
-            "Expected public images that were compared with this vault. Pass public=vault.check_public(images)."
-        )
-    if public is None and method.requires_public():
-        raise InputError(
-            f"{job.method} with these settings needs public images. Pass --public, for example --public builtin:photos."
-        )
-    within = method.public_pictures()
-    if within is not None:
-        vault.check_public(within)
+    _check_public(vault, method, public)
     join_if_launched(job.device)
     rank, size = rank_and_size()
     if size == 1:
         set_thread_count()
     plan = plan_of(job, method, vault.facts)
-    budget = plan.budget
     count = job.samples or method.default_samples(vault.facts)
     header = header_of(job, method, vault.facts, plan)
-    opened = None
     if rank == 0:
         check_before_paying(vault.facts, count, workspace=workspace, public=public, out=out)
         account = account_of(vault, account, progress)
-        opened = open_run(
-            vault, plan, header, workspace=workspace, account=account, resume=resume, guarantee=guarantee_of(header)
-        )
-    ledger = opened if opened is not None and size == 1 else SharedLedger(opened)
-    noise = NoiseSource(job.insecure_seed, rank)
     progress = progress if rank == 0 else SILENT
-    try:
-        with nullcontext() if account is None else charged(account, budget, workspace):
-            session = Session(vault, plan, ledger, noise, workspace=workspace, progress=progress)
-            context = Context(seed=job.seed, device=job.device, progress=progress, workspace=workspace)
-            method.fit(session, public, context)
-            session.finish()
-            if isinstance(ledger, SharedLedger):
-                ledger.synchronise()
-            samples = method.sample(count, job.seed)
-            certificate = certify(
-                ledger.lines,
-                vault.facts,
-                budget.delta,
-                job.method,
-                header["settings"],
-                samples=len(samples.images),
-                seed=job.seed,
-                budget=budget,
-                reasons=(method.published_reason,) if job.as_published and method.published_reason else (),
-                warnings=[
-                    *early_warnings(vault.facts, budget),
-                    *_lacking(vault.facts, samples.labels),
-                    *(found.statement() for found in method.inputs()),
-                    *method.warnings(),
-                ],
-            )
-    finally:
-        ledger.close()
+    with (
+        opened(
+            vault,
+            plan,
+            header,
+            workspace=workspace,
+            account=account,
+            resume=resume,
+            guarantee=guarantee_of(header),
+            noise=NoiseSource(job.insecure_seed, rank),
+            progress=progress,
+        ) as opening,
+        charged(account, job.epsilon, workspace),
+    ):
+        context = Context(seed=job.seed, device=job.device, progress=progress, workspace=workspace)
+        fitted = method.fit(plan, opening.session, public, context)
+        lines = opening.finished_lines()
+        samples = fitted.sample(count, job.seed)
+        certificate = certify(
+            lines,
+            vault.facts,
+            plan.budget.delta,
+            job.method,
+            header["settings"],
+            samples=len(samples.images),
+            seed=job.seed,
+            budget=plan.budget,
+            reasons=(method.published_reason,) if job.as_published and method.published_reason else (),
+            warnings=[
+                *early_warnings(vault.facts, plan.budget),
+                *_lacking(vault.facts, samples.labels),
+                *(found.statement() for found in method.inputs()),
+                *fitted.warnings(),
+            ],
+        )
     return Release(
         images=samples.images,
         labels=samples.labels,
         soft_labels=samples.soft_labels,
-        models={name: (model.weights, model.description) for name, model in method.models().items()},
+        models={name: (model.weights, model.description) for name, model in fitted.models().items()},
         certificate=certificate,
     )
+
+
+def publish(
+    vault: Vault,
+    job: Job,
+    out: Path,
+    *,
+    public: Public | None = None,
+    account: Account,
+    resume: bool = False,
+    sign_key: Path | None = None,
+    progress: Progress = SILENT,
+) -> Release | None:
+    """Do the job and save its release at `out`, whole or not at all; then the run's folder beside it goes.
+
+    Under torchrun rank 0 saves it, and the other processes return None.
+    """
+    from veilset.privacy.processes import rank_and_size
+
+    workspace = workspace_beside(out)
+    release = run(
+        vault, job, workspace=workspace, public=public, account=account, resume=resume, out=out, progress=progress
+    )
+    if rank_and_size()[0] != 0:
+        return None
+    with charged(account, job.epsilon, workspace):
+        release.save(out, sign_key=sign_key)
+    account.end(str(release.certificate.header["run"]))
+    shutil.rmtree(workspace)
+    return release
+
+
+def workspace_beside(out: Path) -> Path:
+    """Where an unfinished run towards `out` keeps what it paid for."""
+    return out.with_name(f"{out.name}.veilset-run")
 
 
 def synthesize(
@@ -208,33 +182,28 @@ def synthesize(
     return release
 
 
+def _check_public(vault: Vault, method: Method, public: Public | None) -> None:
+    """Refuse public images that were not compared with this vault, and a method that cannot do without any."""
+    if public is not None and not (type(public) is Public and public.is_for(vault)):
+        raise InputError(
+            "Expected public images that were compared with this vault. Pass public=vault.check_public(images)."
+        )
+    if public is None and method.requires_public():
+        raise InputError(
+            f"{method.name} with these settings needs public images. Pass --public, for example "
+            "--public builtin:photos."
+        )
+    within = method.public_pictures()
+    if within is not None:
+        vault.check_public(within)
+
+
 def _in_shape(public: Records | Public, facts: PublicFacts) -> Records | Public:
     """Public images in memory, brought to the size and colours of the private ones."""
     height, width, channels = facts.shape
     if isinstance(public, ImageSet) and tuple(public.shape) != facts.shape and height == width:
         return public.with_channels(channels).resize(height)
     return public
-
-
-def header_of(job: Job, method: Method, facts: PublicFacts, plan: Plan) -> dict[str, Any]:
-    """The first line of the ledger: everything that decides what is read and what it costs."""
-    return {
-        "method": job.method,
-        "settings": {"preset": job.preset, **method.config.certified(facts)},
-        "facts": facts.to_json(),
-        "delta": plan.budget.delta,
-        "budget": {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta},
-        "plan": [event.to_json() for event in plan.events],
-        "noise": "os-entropy" if job.insecure_seed is None else "seeded",
-        "seed": job.seed,
-        "as_published": job.as_published,
-        "inputs": [found.to_json() for found in method.inputs()],
-    }
-
-
-def guarantee_of(header: Mapping[str, Any]) -> str:
-    """Whether a run with this header will have a guarantee."""
-    return "dp" if header["noise"] == "os-entropy" and not header["as_published"] else "none"
 
 
 def _lacking(facts: PublicFacts, labels: Labels) -> list[str]:

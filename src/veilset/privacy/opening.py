@@ -1,27 +1,98 @@
 """The one way to open a run: find the account, hold the ledger, reserve the whole plan, write the first line.
 
-The command line, Python, comparisons, paid accuracies and the sites of a federation come through here. A run's folder
-is used once: the account knows how far the run's ledger got, on which data, and whether the run has ended.
+The command line, Python, comparisons, paid accuracies, reference scores and the sites of a federation come through
+`opened`. A run's folder is used once: the account knows how far the run's ledger got, on which data, and whether the
+run has ended.
 """
 
 import json
 import uuid
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.privacy.account import Account
 from veilset.privacy.budget import require_enough
 from veilset.privacy.events import Event, Plan, source_of
-from veilset.privacy.ledger import Ledger
+from veilset.privacy.ledger import Ledger, Line
 from veilset.privacy.sources import account_for, remember
 from veilset.privacy.vault import Vault
 
+if TYPE_CHECKING:
+    from veilset.privacy.noise import NoiseSource
+    from veilset.privacy.processes import SharedLedger
+    from veilset.privacy.session import Session
+
 LEDGER = "ledger.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenRun:
+    """A session to spend a plan through, and the lines that its ledger has so far."""
+
+    session: "Session"
+    ledger: "Ledger | SharedLedger"
+
+    def finished_lines(self) -> list[Line]:
+        """All lines of the ledger, once the whole plan is spent; under torchrun, every process asks."""
+        self.session.finish()
+        if not isinstance(self.ledger, Ledger):
+            self.ledger.synchronise()
+        return self.ledger.lines
+
+
+@contextmanager
+def opened(
+    vault: Vault,
+    plan: Plan,
+    header: Mapping[str, Any],
+    *,
+    workspace: Path,
+    account: Account | None = None,
+    resume: bool = False,
+    guarantee: str = "dp",
+    paid_as: str | None = None,
+    noise: "NoiseSource | None" = None,
+    progress: Progress = SILENT,
+) -> Iterator[OpenRun]:
+    """From a plan to a session: the account reserves all of it, the ledger is on disk, and only then can rows be read.
+
+    Under torchrun every process calls this; rank 0 alone pays and writes.
+
+    Args:
+        vault: the private data.
+        plan: what the run will spend.
+        header: public words that decide what is read and what it costs; the ledger's first line.
+        workspace: the run's own folder.
+        account: who pays; None is the one that is kept for the vault's source.
+        resume: go on with the unfinished run in `workspace`; there must be one.
+        guarantee: "none" for a run that will not have one.
+        paid_as: see `open_run`.
+        noise: where noise comes from; None is the operating system's entropy.
+        progress: told of the work.
+    """
+    from veilset.privacy.noise import NoiseSource
+    from veilset.privacy.processes import SharedLedger, rank_and_size
+    from veilset.privacy.session import Session
+
+    rank, size = rank_and_size()
+    held = None
+    if rank == 0:
+        payer = account or account_of(vault, None, progress)
+        held = open_run(
+            vault, plan, header, workspace=workspace, account=payer, resume=resume, guarantee=guarantee, paid_as=paid_as
+        )
+    ledger = held if held is not None and size == 1 else SharedLedger(held)
+    try:
+        session = Session(vault, plan, ledger, noise or NoiseSource(), workspace=workspace, progress=progress)
+        yield OpenRun(session=session, ledger=ledger)
+    finally:
+        ledger.close()
 
 
 def account_of(vault: Vault, account: Account | None, progress: Progress = SILENT) -> Account:

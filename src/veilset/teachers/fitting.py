@@ -25,7 +25,7 @@ from veilset.models import build_network
 from veilset.models.descriptions import described
 from veilset.models.features.code import Code
 from veilset.privacy.events import Event
-from veilset.privacy.mechanisms.dpsgd_steps import PerImage
+from veilset.privacy.session import PerImage
 from veilset.privacy.vault import PublicFacts
 from veilset.teachers.config import Recipe, TeacherPlan
 from veilset.teachers.teacher import Teacher, finished, head_of, make_network

@@ -19,9 +19,7 @@ from veilset.privacy.accounting import calibrate, epsilon_of
 from veilset.privacy.budget import Budget, default_delta
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Line
-from veilset.privacy.noise import NoiseSource
-from veilset.privacy.opening import account_of, has_unfinished_run, open_run
-from veilset.privacy.session import Session
+from veilset.privacy.opening import account_of, has_unfinished_run, opened
 from veilset.privacy.vault import Vault
 from veilset.training.classifier import predict
 
@@ -77,19 +75,14 @@ def paid_accuracy(
     if has_unfinished_run(workspace):
         raise InputError(f"An unfinished paid evaluation is in {workspace}; its share is spent. Choose another --out.")
     header = {"method": "paid test accuracy", "as_published": False, "facts": facts.to_json()}
-    ledger = open_run(test, plan, header, workspace=workspace, account=account_of(test, account))
-    try:
-        session = Session(test, plan, ledger, NoiseSource(None), workspace=workspace)
+    with opened(test, plan, header, workspace=workspace, account=account_of(test, account)) as run:
 
         def bin_of(images: Tensor, labels: Tensor) -> Tensor:
             guesses = torch.from_numpy(predict(network, images.numpy()).argmax(axis=1))
             return (guesses != labels).long()[:, None]
 
-        counts = session.histogram(bin_of, 2, event)
-        session.finish()
-        lines = tuple(ledger.lines)
-    finally:
-        ledger.close()
+        counts = run.session.histogram(bin_of, 2, event)
+        lines = tuple(run.finished_lines())
     right, wrong = (float(count) for count in counts)
     accuracy, interval = _estimate(right, wrong, facts.units, noise)
     return PaidAccuracy(

@@ -20,14 +20,14 @@ from veilset.data import pixels
 from veilset.data.images import ImageSet
 from veilset.evaluate.utility.students import UtilityResult, classify, evaluate_utility, score
 from veilset.models.descriptions import recognised
+from veilset.privacy.account import Account
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Plan
-from veilset.privacy.ledger import Ledger
-from veilset.privacy.noise import NoiseSource
-from veilset.privacy.session import Session
+from veilset.privacy.opening import opened
 from veilset.privacy.vault import Unit, Vault
 from veilset.release.format import Release
-from veilset.teachers import TeacherConfig, plan_teacher, train_teacher
+from veilset.teachers.fitting import train_teacher
+from veilset.teachers.planning import plan_teacher
 from veilset.training.classifier import SoftLabels
 from veilset.training.settings import TrainingConfig
 
@@ -42,7 +42,7 @@ TITLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """How students of yardsticks are trained: as those of the release."""
+    """How students of reference scores are trained: as those of the release."""
 
     student: str = "convnet"
     seeds: int = 1
@@ -80,21 +80,13 @@ def private_teacher(train: Records, release: Release, unit: Unit, run: Run) -> n
         raise InputError("The release has no guarantee, so there is no teacher at the same epsilon to compare with.")
     vault = Vault(train, unit=unit)
     budget = Budget(certificate.epsilon, certificate.delta)
-    recipe, event = plan_teacher(TeacherConfig(), vault.facts, False, budget)
+    teacher = plan_teacher(vault.facts, budget)
+    plan = Plan(budget=budget, events=(teacher.event,))
+    header = {"method": "reference teacher", "as_published": False, "facts": vault.facts.to_json()}
     with tempfile.TemporaryDirectory() as folder:
-        ledger = Ledger.create(Path(folder) / "ledger.jsonl", {"run": "yardstick", "as_published": False})
-        try:
-            session = Session(
-                vault,
-                Plan(budget=budget, events=(event,)),
-                ledger,
-                NoiseSource(None),
-                workspace=Path(folder),
-                progress=run.progress,
-            )
-            return train_teacher(session, recipe, event, None, run).network
-        finally:
-            ledger.close()
+        place, unpaid = Path(folder), Account(Path(folder) / "account.sqlite")
+        with opened(vault, plan, header, workspace=place, account=unpaid, progress=run.progress) as opening:
+            return train_teacher(opening.session, teacher, None, run).network
 
 
 def finished_score(name: str, network: nn.Module, test: Records, classes: int) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from veilset.data.opening import open_images
 from veilset.evaluate.utility.students import evaluate_utility
 from veilset.methods import METHODS
 from veilset.pipeline.compare.suite import Cell, cell_from, located
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
 from veilset.release.students import student_recipe
 from veilset.training.settings import TrainingConfig
