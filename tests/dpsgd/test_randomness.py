@@ -110,20 +110,17 @@ def test_one_unit_more_leaves_the_changes_of_all_others(tmp_path, copies):
     random = np.random.default_rng(0)
     images, labels = random.integers(0, 256, (60, 6, 6, 1), dtype=np.uint8), np.arange(60) % 3
     config = PrivateTraining(
-        noise_multiplier=1.0,
-        sampling_rate=1.0,
-        steps=1,
         clip_norm=0.1,
         copies=copies,
         augmentation=AugmentConfig(shift=0.3, rotation=90.0, erase=0.5, noise=0.5, flip=True),
     )
-    event = Event(label=config.label, noise_multiplier=1.0, sampling_rate=1.0, count=1)
+    event = Event(label="dp-sgd", noise_multiplier=1.0, sampling_rate=1.0, count=1)
     sums = []
     for first in (0, 1):
         ledger = Ledger.create(tmp_path / f"{first}.jsonl", {"run": "a-run"})
         vault, noise = Vault(ImageSet(images[first:], labels[first:])), Tied()
         session = Session(vault, Plan(budget=Budget(1e6, 1e-5), events=(event,)), ledger, noise)
         torch.manual_seed(3)
-        train_private(session, nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), config, seed=4)
+        train_private(session, nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), event, config, seed=4)
         sums.append(torch.cat(noise.sums))
     assert 0.05 < float((sums[0] - sums[1]).norm()) <= 0.1

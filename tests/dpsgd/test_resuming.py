@@ -44,8 +44,7 @@ class Watched(ImageSet):
 
 
 def recipe(**changes):
-    settings = {"noise_multiplier": 0.5, "sampling_rate": 1.0, "steps": STEPS, "learning_rate": 0.1, **changes}
-    return PrivateTraining(**settings)
+    return PrivateTraining(**{"learning_rate": 0.1, **changes})
 
 
 @pytest.fixture
@@ -60,11 +59,11 @@ def run(tmp_path):
         records = Watched(images, np.arange(30) % 2, ("a", "b")).watch(model, cut_off_at)
         path = tmp_path / folder / "ledger.jsonl"
         ledger = Ledger.reopen(path) if path.exists() else Ledger.create(path, {"run": folder})
-        event = Event(label="dp-sgd", noise_multiplier=0.5, sampling_rate=config.sampling_rate, count=STEPS)
+        event = Event(label="dp-sgd", noise_multiplier=0.5, sampling_rate=1.0, count=STEPS)
         plan = Plan(budget=Budget(1e6, 1e-5), events=(event,))
         session = Session(Vault(records), plan, ledger, NoNoise(1), workspace=path.parent if workspace else None)
         try:
-            train_private(session, model, config)
+            train_private(session, model, event, config)
             session.finish()
         except CutOff:
             assert cut_off_at is not None

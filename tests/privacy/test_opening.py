@@ -48,9 +48,7 @@ def pay(ledger: Ledger, number: int, place: Path) -> Session:
     """The results of the first `number` sums, paid for or kept."""
     session = Session(vault(), PLAN, ledger, NoiseSource(), workspace=place)
     for event in EVENTS[:number]:
-        session.gaussian_sum(
-            lambda images, labels: images.flatten(1) / 255.0, label=event.label, clip_norm=1.0, noise_multiplier=4.0
-        )
+        session.gaussian_sum(lambda images, labels: images.flatten(1) / 255.0, event, clip_norm=1.0)
     return session
 
 

@@ -105,12 +105,18 @@ def amplified(images: Tensor, labels: Tensor) -> Tensor:
 
 
 def exact_sum(
-    open_session: OpenSession, data: Any, function: Any = amplified, *, unit: str = "record", **options: Any
+    open_session: OpenSession,
+    data: Any,
+    function: Any = amplified,
+    *,
+    unit: str = "record",
+    sampling_rate: float = 1.0,
+    **options: Any,
 ) -> Tensor:
     noise = Recorder()
-    event = Event(label="sum", noise_multiplier=1.0, sampling_rate=options.get("sampling_rate", 1.0))
+    event = Event(label="sum", noise_multiplier=1.0, sampling_rate=sampling_rate)
     session = open_session(data, [event], noise=noise, unit=unit)
-    session.gaussian_sum(function, label="sum", clip_norm=0.5, noise_multiplier=1.0, **options)
+    session.gaussian_sum(function, event, clip_norm=0.5, **options)
     ((total, claim),) = noise.sums
     assert claim.sensitivity == 0.5
     return total
@@ -258,9 +264,10 @@ def volatile(codes: Tensor, labels: Tensor) -> Tensor:
 
 def trained(open_session: OpenSession, data: Any, unit: str = "record") -> tuple[list[bytes], Tensor, Claim]:
     noise = Recorder()
-    session = open_session(data, [Event(label="once", noise_multiplier=1.0)], noise=noise, unit=unit)
+    event = Event(label="once", noise_multiplier=1.0)
+    session = open_session(data, [event], noise=noise, unit=unit)
     ensemble = session.ensemble(volatile, codes(), teachers=TEACHERS)
-    ensemble.gradient(lambda model: model, shape=(QUERIES, 3), norm_bound=1.0, label="once", noise_multiplier=1.0)
+    ensemble.gradient(lambda model: model, event, shape=(QUERIES, 3), norm_bound=1.0)
     assert ensemble._models is not None
     ((total, claim),) = noise.sums
     return [model.numpy().tobytes() for model in ensemble._models], total, claim
@@ -312,9 +319,7 @@ def visited(open_session: OpenSession, data: Any, unit: str = "record") -> tuple
     training = CriticTraining(
         critic=CodeCritic(WIDTH, len(CLASSES), hidden=8), shape=(WIDTH,), learning_rate=0.5, penalty=10.0
     )
-    critics = session.critics(
-        training, codes(), label="critics", critics=CRITICS, shape=(4, WIDTH), clip_norm=0.1
-    )  # fmt: skip
+    critics = session.critics(training, codes(), [event], critics=CRITICS, shape=(4, WIDTH), clip_norm=0.1)
     for _ in range(VISITS):
         critics.step(
             {

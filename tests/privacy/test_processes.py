@@ -16,12 +16,10 @@ UNITS, STEPS = 400, 30
 
 def _main(folder: Path) -> None:
     """What each of the processes runs."""
-    from dataclasses import replace
-
     from torch import nn
 
     from veilset.data.images import ImageSet
-    from veilset.dpsgd.trainer import PrivateTraining, train_private
+    from veilset.dpsgd import PrivateTraining, train_private
     from veilset.privacy.accounting import epsilon_of
     from veilset.privacy.budget import Budget
     from veilset.privacy.events import Event, Plan
@@ -49,16 +47,13 @@ def _main(folder: Path) -> None:
     cached = Event(label="head", noise_multiplier=1.0, sampling_rate=0.25, count=STEPS)
     plan = Plan(budget=Budget(100, 1e-5), events=(count, steps, cached))
     session = Session(Vault(Counted(images, np.arange(UNITS) % 2)), plan, shared, NoiseSource(), workspace=folder)
-    total = session.gaussian_sum(
-        lambda images, labels: torch.ones(len(labels), 1), label="count", clip_norm=1.0, noise_multiplier=0.5
-    )
+    total = session.gaussian_sum(lambda images, labels: torch.ones(len(labels), 1), count, clip_norm=1.0)
     counted = sorted(reads)
     reads.clear()
     model = nn.Sequential(nn.Flatten(), nn.Linear(256, 2))
     torch.manual_seed(0)
     nn.init.normal_(model[1].weight)
-    config = PrivateTraining(noise_multiplier=1.0, sampling_rate=0.25, steps=STEPS)
-    train_private(session, model, config)
+    train_private(session, model, steps, PrivateTraining())
     sampled = list(reads)
     reads.clear()
     seen: list[int] = []
@@ -70,7 +65,7 @@ def _main(folder: Path) -> None:
     head = nn.Linear(256, 2)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
-    train_private(session, head, replace(config, label="head"), features=features)
+    train_private(session, head, cached, PrivateTraining(), features=features)
     session.finish()
     out = {
         "total": total.tolist(),

@@ -1,6 +1,7 @@
 """Critics of shards: what one record can move over several visits, who sees whose rows, what is paid and refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import BudgetError, InputError, VeilsetError
+from veilset.core.progress import SILENT
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.shard_critics import Critics, Query, State
 from veilset.privacy.noise import NoiseSource
@@ -60,8 +62,9 @@ class Saying(Remembering):
 
 
 def opened(session: Session, **changes: Any) -> Critics:
-    settings = {"label": "critics", "critics": CRITICS, "shape": SHAPE, "clip_norm": CLIP} | changes
-    return session.critics(settings.pop("critic", Remembering()), pixels, **settings)
+    settings = {"critics": CRITICS, "shape": SHAPE, "clip_norm": CLIP} | changes
+    events = settings.pop("events", session.plan.events)
+    return session.critics(settings.pop("critic", Remembering()), pixels, events, **settings)
 
 
 def without(data: Any, fewer: Any, place: int) -> Any:
@@ -137,7 +140,7 @@ def test_a_step_is_leased_before_anything_is_read(records: Any, open_session: Op
     session = open_session(data, TOGETHER)
     critics = opened(session)
     kinds: list[str] = []
-    data.on_read = lambda: kinds.append(session._purse.ledger.lines[-1]["kind"])
+    data.on_read = lambda: kinds.append(session._spending.ledger.lines[-1]["kind"])
     critics.step(QUERY)
     assert kinds[0] == "lease"
 
@@ -159,7 +162,7 @@ def test_a_resumed_run_goes_on_after_its_leases(records: Any, open_session: Open
         critics.step(QUERY)
     critics.keep({"done": 10})
     critics.step(QUERY)  # after what was kept, so it is lost
-    again = open_session(records(40), events, workspace=tmp_path, ledger=first._purse.ledger)
+    again = open_session(records(40), events, workspace=tmp_path, ledger=first._spending.ledger)
     resumed = opened(again)
     assert resumed.kept() == {"done": 10}
     assert resumed.steps_left == 14
@@ -173,7 +176,8 @@ def test_a_resumed_run_goes_on_after_its_leases(records: Any, open_session: Open
         ({"clip_norm": 0.0}, InputError, "clip_norm > 0"),
         ({"clip_norm": 1e-43}, InputError, "clip_norm > 0"),
         ({"clip_norm": float("inf")}, InputError, "clip_norm > 0"),
-        ({"label": "other"}, BudgetError, "No data was read"),
+        ({"events": [Event(label="other", noise_multiplier=1.0)]}, BudgetError, "No data was read"),
+        ({"events": []}, BudgetError, "No data was read"),
     ],
 )
 def test_what_is_refused(
@@ -181,6 +185,93 @@ def test_what_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         opened(open_session(records(40), TOGETHER), **changes)
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ([replace(TOGETHER[0], source="earlier")], "was spent by an earlier run"),
+        ([replace(TOGETHER[0], sampling_rate=0.5)], "claims a sample at the rate 0.5"),
+        ([replace(event, sampling_rate=0.5) for event in IN_TURN], "claims a sample at the rate 0.5"),
+        (IN_TURN[:1], "one event for all critics, or one for the turns of each"),
+        (IN_TURN[:3], "one event for all critics, or one for the turns of each"),
+        (IN_TURN[::-1], "one event for all critics, or one for the turns of each"),
+        ([*IN_TURN[:3], replace(IN_TURN[3], count=4)], "one event for all critics, or one for the turns of each"),
+        ([*IN_TURN[:3], replace(IN_TURN[3], partition="other")], "is an event of shard 3 of 'other'"),
+        (TOGETHER * 2, "one event for all critics, or one for the turns of each"),
+    ],
+)
+def test_planned_events_that_are_not_what_critics_do_are_refused(
+    events: list[Event], message: str, records: Any, open_session: OpenSession
+) -> None:
+    data = records(40)
+    session = open_session(data, events)
+    with pytest.raises(BudgetError, match=f"{message}.*No data was read"):
+        opened(session)
+    assert data.reads == 0
+    assert not [line for line in session._spending.ledger.lines if line["kind"] == "spend"]
+
+
+def test_critics_and_shards_do_not_share_a_partition(records: Any, open_session: OpenSession) -> None:
+    session = open_session(records(40), IN_TURN)
+    session.shards(CRITICS, partition="critics")
+    with pytest.raises(BudgetError, match="divided in another way already"):
+        opened(session)
+
+
+def test_a_shard_has_no_critics(records: Any, open_session: OpenSession) -> None:
+    with pytest.raises(InputError, match="cannot be divided again"):
+        opened(open_session(records(40), TOGETHER).shards(2, partition="p")[0])
+
+
+class Follower:
+    """A training that counts the steps that it followed."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.states: list[int] = []
+
+    def state(self) -> dict[str, Any]:
+        self.states.append(self.done)
+        return {"done": self.done}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.done = state["done"]
+
+
+def test_one_loop_takes_keeps_and_resumes(records: Any, open_session: OpenSession, tmp_path: Path) -> None:
+    events = [Event(label="critics", noise_multiplier=1.0, count=25)]
+    first, follower, numbers = open_session(records(40), events, workspace=tmp_path), Follower(), []
+    critics = opened(first)
+    assert not critics.resume(follower)
+    for number in critics.each(follower, SILENT, "learning", keep_every=4):
+        numbers.append(number)
+        critics.step(QUERY)
+        follower.done += 1
+        if number == 9:
+            break
+    assert follower.states == [4, 8]
+    again = opened(open_session(records(40), events, workspace=tmp_path, ledger=first._spending.ledger))
+    resumed = Follower()
+    assert again.resume(resumed)
+    assert resumed.done == 8
+    for number in again.each(resumed, SILENT, "learning", keep_every=4):
+        numbers.append(number)
+        again.step(QUERY)
+        resumed.done += 1
+    assert numbers == list(range(25))
+    assert resumed.states == [12, 16, 20]
+
+
+@pytest.mark.parametrize("taken", [0, 2])
+def test_a_loop_that_takes_no_step_or_two_is_refused(taken: int, records: Any, open_session: OpenSession) -> None:
+    critics = opened(open_session(records(40), TOGETHER))
+    loop = critics.each(Follower(), SILENT, "learning", keep_every=1)
+    next(loop)
+    for _ in range(taken):
+        critics.step(QUERY)
+    with pytest.raises(VeilsetError, match=f"Expected one step of 'critics' .* got {taken}"):
+        next(loop)
 
 
 def test_answers_of_another_shape_are_refused(records: Any, open_session: OpenSession) -> None:

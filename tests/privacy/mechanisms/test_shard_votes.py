@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +35,22 @@ def volatile(rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed))
 
 
-def answers(session: Session, kind: str, train: Any = volatile, teachers: int = TEACHERS) -> torch.Tensor:
+def answers(
+    session: Session, kind: str, train: Any = volatile, teachers: int = TEACHERS, event: Event | None = None
+) -> torch.Tensor:
+    event = event or EVENT[kind]
     ensemble = session.ensemble(train, pixels, teachers=teachers)
 
     def itself(model: torch.Tensor) -> torch.Tensor:
         return model
 
     if kind == "votes":
-        return ensemble.votes(itself, queries=QUERIES, classes=CLASSES, label="votes", noise_multiplier=1.0)
+        return ensemble.votes(itself, event, classes=CLASSES)
     if kind == "agreement":
-        return ensemble.agreement(itself, queries=QUERIES, classes=CLASSES, label="votes", noise_multiplier=1.0)
+        return ensemble.agreement(itself, event, classes=CLASSES)
     if kind == "gradient":
-        return ensemble.gradient(itself, shape=SHAPE, norm_bound=0.5, label="once", noise_multiplier=1.0)
-    return ensemble.signs(itself, shape=SHAPE, keep=4, label="once", noise_multiplier=1.0)
+        return ensemble.gradient(itself, event, shape=SHAPE, norm_bound=0.5)
+    return ensemble.signs(itself, event, shape=SHAPE, keep=4)
 
 
 EVENT = {"votes": VOTES, "agreement": VOTES, "gradient": ONCE, "signs": ONCE}
@@ -130,6 +134,38 @@ def test_what_is_not_planned_is_not_answered(records: Any, open_session: OpenSes
     assert data.reads == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("votes", {"partition": "p", "shard": 0}, "is an event of shard 0 of 'p' and was asked of the whole vault"),
+        ("signs", {"partition": "p", "shard": 0}, "is an event of shard 0 of 'p' and was asked of the whole vault"),
+        ("agreement", {"source": "earlier"}, "was spent by an earlier run"),
+        ("gradient", {"source": "earlier"}, "was spent by an earlier run"),
+        ("votes", {"sampling_rate": 0.5}, "claims a sample at the rate 0.5"),
+        ("agreement", {"sampling_rate": 0.5}, "claims a sample at the rate 0.5"),
+        ("gradient", {"sampling_rate": 0.5}, "claims a sample at the rate 0.5"),
+        ("signs", {"sampling_rate": 0.5}, "claims a sample at the rate 0.5"),
+        ("gradient", {"count": 3}, "stands for 3 sums, and 1 would be released"),
+        ("signs", {"count": 3}, "stands for 3 sums, and 1 would be released"),
+    ],
+)
+def test_a_planned_event_that_is_of_another_kind_is_refused(
+    kind: str, changes: dict[str, Any], message: str, records: Any, open_session: OpenSession
+) -> None:
+    data, event = records(), replace(EVENT[kind], **changes)
+    session = open_session(data, [event])
+    with pytest.raises(BudgetError, match=f"{message}.*No data was read"):
+        answers(session, kind, event=event)
+    assert data.reads == 0
+    assert not [line for line in session._spending.ledger.lines if line["kind"] == "spend"]
+
+
+def test_a_shard_has_no_teachers(records: Any, open_session: OpenSession) -> None:
+    shard = open_session(records(), [ONCE]).shards(2, partition="p")[0]
+    with pytest.raises(InputError, match="cannot be divided again"):
+        answers(shard, "gradient")
+
+
 def test_teachers_are_trained_once(records: Any, open_session: OpenSession) -> None:
     trained = []
 
@@ -139,7 +175,7 @@ def test_teachers_are_trained_once(records: Any, open_session: OpenSession) -> N
 
     ensemble = open_session(records(30), [ONCE, ONCE]).ensemble(train, pixels, teachers=4)
     for _ in range(2):
-        ensemble.gradient(lambda model: model, shape=SHAPE, norm_bound=1.0, label="once", noise_multiplier=1.0)
+        ensemble.gradient(lambda model: model, ONCE, shape=SHAPE, norm_bound=1.0)
     assert len(trained) <= 4
     assert sum(trained) == 30
 

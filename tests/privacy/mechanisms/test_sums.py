@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from veilset.core.errors import BudgetError, InputError, VeilsetError
+from veilset.core.progress import SILENT
 from veilset.privacy.events import Event
 from veilset.privacy.ledger import Ledger, read_ledger
 from veilset.privacy.noise import NoiseSource
@@ -25,11 +27,15 @@ def huge(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return pixels(images, labels) * 1e6
 
 
-def total_of(session: Session, function: Any = pixels, **options: Any) -> torch.Tensor:
-    return session.gaussian_sum(function, **({"label": "sum", "clip_norm": 1.0, "noise_multiplier": 1.0} | options))
-
-
 SUM = Event(label="sum", noise_multiplier=1.0)
+
+
+def total_of(session: Session, function: Any = pixels, event: Event = SUM, **options: Any) -> torch.Tensor:
+    return session.gaussian_sum(function, event, **({"clip_norm": 1.0} | options))
+
+
+def class_of(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return labels.double()[:, None]
 
 
 # --- One act: plan, ledger, read ----------------------------------------------------------------------------------
@@ -48,12 +54,14 @@ def test_the_ledger_is_written_before_the_data_is_read(records: Any, open_sessio
 @pytest.mark.parametrize(
     "overspend",
     [
-        lambda s: total_of(s, noise_multiplier=0.5),
-        lambda s: total_of(s, label="another"),
-        lambda s: total_of(s, sampling_rate=0.5),
-        lambda s: s.gradient_steps(label="sum", clip_norm=1.0, noise_multiplier=1.0, sampling_rate=1.0, steps=2),
-        lambda s: s.histogram(lambda i, k: k.double()[:, None], 3, label="h", noise_multiplier=1.0),
-        lambda s: s.shards(2, partition="p")[0].gaussian_sum(pixels, label="sum", clip_norm=1.0, noise_multiplier=1.0),
+        lambda s: total_of(s, event=replace(SUM, noise_multiplier=0.5)),
+        lambda s: total_of(s, event=replace(SUM, label="another")),
+        lambda s: total_of(s, event=replace(SUM, sampling_rate=0.5)),
+        lambda s: s.gradient_steps(replace(SUM, count=2), clip_norm=1.0),
+        lambda s: s.histogram(class_of, 3, Event(label="h", noise_multiplier=1.0)),
+        lambda s: s.quantile(class_of, 0.5, [0, 1, 2], Event(label="h", noise_multiplier=1.0)),
+        lambda s: total_of(s.shards(2, partition="p")[0]),
+        lambda s: total_of(s.shards(2, partition="p")[0], event=replace(SUM, partition="p", shard=0)),
     ],
 )
 def test_what_is_not_in_the_plan_raises_before_a_read(records: Any, open_session: OpenSession, overspend: Any) -> None:
@@ -61,6 +69,69 @@ def test_what_is_not_in_the_plan_raises_before_a_read(records: Any, open_session
     with pytest.raises(BudgetError, match="No data was read"):
         overspend(open_session(data, [SUM]))
     assert data.reads == 0
+
+
+OF_SHARD = replace(SUM, partition="p", shard=0)
+WAYS = {
+    "sum": lambda s, event: s.gaussian_sum(pixels, event, clip_norm=1.0),
+    "histogram": lambda s, event: s.histogram(class_of, 3, event),
+    "quantile": lambda s, event: s.quantile(class_of, 0.5, [0, 1, 2], event),
+    "steps": lambda s, event: s.gradient_steps(event, clip_norm=1.0),
+}
+
+
+def refused(session: Session, spend: Any, event: Event, data: Any, message: str) -> None:
+    """The event is in the plan, and yet nothing is spent or read for it."""
+    with pytest.raises(BudgetError, match=f"{message}.*No data was read"):
+        spend(session, event)
+    assert data.reads == 0
+    assert not [line for line in session._spending.ledger.lines if line["kind"] == "spend"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_event_of_a_shard_is_not_spent_on_the_whole_vault(way: str, records: Any, open_session: OpenSession) -> None:
+    """It would touch all units and be accounted as if it touched one shard."""
+    data = records()
+    session = open_session(data, [OF_SHARD])
+    refused(session, WAYS[way], OF_SHARD, data, "is an event of shard 0 of 'p' and was asked of the whole vault")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("event", [SUM, replace(OF_SHARD, shard=1), replace(OF_SHARD, partition="q")], ids=str)
+def test_a_shard_spends_its_own_events_only(way: str, event: Event, records: Any, open_session: OpenSession) -> None:
+    data = records()
+    shard = open_session(data, [event, OF_SHARD]).shards(2, partition="p")[0]
+    refused(shard, WAYS[way], event, data, "and was asked of shard 0 of 'p'")
+    WAYS[way](shard, OF_SHARD)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_event_of_an_earlier_run_is_not_spent_again(way: str, records: Any, open_session: OpenSession) -> None:
+    data, event = records(), replace(SUM, source="an earlier release")
+    refused(open_session(data, [event]), WAYS[way], event, data, "was spent by an earlier run")
+
+
+@pytest.mark.parametrize("way", ["sum", "histogram", "quantile"])
+def test_one_sum_is_not_paid_as_many(way: str, records: Any, open_session: OpenSession) -> None:
+    data, event = records(), replace(SUM, count=2)
+    refused(open_session(data, [event]), WAYS[way], event, data, "stands for 2 sums, and 1 would be released")
+
+
+def test_a_quantile_of_all_units_is_not_paid_as_one_of_a_sample(records: Any, open_session: OpenSession) -> None:
+    data, event = records(), replace(SUM, sampling_rate=0.5)
+    refused(open_session(data, [event]), WAYS["quantile"], event, data, "claims a sample at the rate 0.5")
+
+
+def test_a_partition_is_divided_in_one_way(records: Any, open_session: OpenSession) -> None:
+    """Of two ways, a unit could be in shard 0 of one and in shard 1 of the other, which compose in parallel."""
+    session = open_session(records(), [SUM])
+    first, again = (session.shards(2, partition="p") for _ in range(2))
+    assert [shard._units.tolist() for shard in first] == [shard._units.tolist() for shard in again]
+    with pytest.raises(BudgetError, match="divided in another way already"):
+        session.shards(3, partition="p")
+    assert len(session.shards(3, partition="q")) == 3
+    with pytest.raises(InputError, match="cannot be divided again"):
+        first[0].shards(2, partition="r")
 
 
 def test_an_event_is_spent_once(records: Any, open_session: OpenSession) -> None:
@@ -113,10 +184,7 @@ def test_one_unit_moves_a_sum_by_at_most_the_clip_norm(
 def test_a_histogram_moves_by_at_most_one(records: Any, open_session: OpenSession, silent_noise: NoiseSource) -> None:
     event = Event(label="classes", noise_multiplier=1.0)
     with_it, without_it = (
-        open_session(data, [event], noise=silent_noise).histogram(
-            lambda images, labels: labels.double()[:, None], 3, label="classes", noise_multiplier=1.0
-        )
-        for data in neighbours(records)
+        open_session(data, [event], noise=silent_noise).histogram(class_of, 3, event) for data in neighbours(records)
     )
     assert float((with_it - without_it).norm()) == pytest.approx(1.0, abs=2**-8)
     assert with_it.tolist() == pytest.approx([20, 20, 20], abs=2**-8)
@@ -128,8 +196,11 @@ def test_shards_are_disjoint_and_a_unit_keeps_its_shard(
     def per_shard(data: Any) -> torch.Tensor:
         events = [Event(label="n", noise_multiplier=1.0, partition="p", shard=shard) for shard in range(4)]
         shards = open_session(data, events, noise=silent_noise).shards(4, partition="p")
-        options = {"label": "n", "clip_norm": 1.0, "noise_multiplier": 1.0}
-        return torch.stack([s.gaussian_sum(lambda i, k: torch.ones(len(k), 1), **options)[0] for s in shards])
+        sums = [
+            shard.gaussian_sum(lambda i, k: torch.ones(len(k), 1), event, clip_norm=1.0)
+            for shard, event in zip(shards, events, strict=True)
+        ]
+        return torch.stack([one[0] for one in sums])
 
     whole, less = (per_shard(data) for data in neighbours(records))
     assert float(whole.sum()) == pytest.approx(60, abs=0.1)
@@ -200,7 +271,6 @@ def test_each_mechanism_adds_the_noise_that_its_event_claims(
     records: Any, open_session: OpenSession, clip_norm: float, noise_multiplier: float
 ) -> None:
     width = 40_000
-    options = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier}
     whole = Event(label="sum", noise_multiplier=noise_multiplier)
     sampled = Event(label="some", noise_multiplier=noise_multiplier, sampling_rate=0.5)
     steps = Event(label="train", noise_multiplier=noise_multiplier, sampling_rate=0.3, count=1)
@@ -209,10 +279,10 @@ def test_each_mechanism_adds_the_noise_that_its_event_claims(
     def nothing(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(labels), width)
 
-    training = session.gradient_steps(label="train", sampling_rate=0.3, steps=1, **options)
+    training = session.gradient_steps(steps, clip_norm=clip_norm)
     released = [
-        session.gaussian_sum(nothing, label="sum", **options),
-        session.gaussian_sum(nothing, label="some", sampling_rate=0.5, **options),
+        session.gaussian_sum(nothing, whole, clip_norm=clip_norm),
+        session.gaussian_sum(nothing, sampled, clip_norm=clip_norm),
         training.step(lambda images, labels: [torch.zeros(width)])[0],
     ]
     for result in released:
@@ -228,13 +298,13 @@ def test_each_mechanism_adds_the_noise_that_its_event_claims(
 def test_a_quantile_lies_where_it_should(records: Any, open_session: OpenSession) -> None:
     data = records(3000)
     data.images = np.repeat(np.arange(3000) % 100, 16).reshape(3000, 4, 4, 1).astype(np.uint8)
-    session = open_session(data, [Event(label="q", noise_multiplier=2.0)])
+    event = Event(label="q", noise_multiplier=2.0)
+    session = open_session(data, [event])
     found = session.quantile(
         lambda images, labels: images.flatten(1).double().mean(1, keepdim=True),
         0.9,
         [0, 20, 40, 60, 70, 80, 85, 90, 95, 100],
-        label="q",
-        noise_multiplier=2.0,
+        event,
     )
     assert found in (85.0, 90.0, 95.0)
 
@@ -242,11 +312,10 @@ def test_a_quantile_lies_where_it_should(records: Any, open_session: OpenSession
 # --- Gradient steps -----------------------------------------------------------------------------------------------
 
 STEPS = Event(label="train", noise_multiplier=1.0, sampling_rate=0.3, count=60)
-OPTIONS = {"label": "train", "clip_norm": 1.0, "noise_multiplier": 1.0, "sampling_rate": 0.3, "steps": 60}
 
 
 def test_steps_end_when_they_are_spent(records: Any, open_session: OpenSession) -> None:
-    steps = open_session(records(), [STEPS]).gradient_steps(**OPTIONS)
+    steps = open_session(records(), [STEPS]).gradient_steps(STEPS, clip_norm=1.0)
     sizes: list[int] = []
     for _ in range(60):
         (noisy,) = steps.step(lambda images, labels: [torch.full((2, 3), float(sizes.append(len(images)) or 0))])
@@ -260,7 +329,7 @@ def test_steps_end_when_they_are_spent(records: Any, open_session: OpenSession) 
 def test_a_sampled_group_gives_one_image(records: Any, open_session: OpenSession) -> None:
     data = records(groups=np.repeat(np.arange(12), 5))
     data.images[:] = np.repeat(np.arange(12), 5)[:, None, None, None]
-    steps = open_session(data, [STEPS], unit="group").gradient_steps(**OPTIONS)
+    steps = open_session(data, [STEPS], unit="group").gradient_steps(STEPS, clip_norm=1.0)
     for _ in range(60):
         drawn: list[int] = []
         steps.step(lambda images, labels, drawn=drawn: drawn.extend(images[:, 0, 0, 0].tolist()) or [torch.zeros(1)])
@@ -275,7 +344,7 @@ def test_features_are_computed_once_and_stand_for_the_images(records: Any, open_
         calls.append(len(images))
         return pixels(images, labels) + labels[:, None]
 
-    steps = open_session(data, [STEPS]).gradient_steps(**OPTIONS, features=features)
+    steps = open_session(data, [STEPS]).gradient_steps(STEPS, clip_norm=1.0, features=features)
     calls.clear()
     for _ in range(60):
         seen: list[torch.Tensor] = []
@@ -288,7 +357,9 @@ def test_features_are_computed_once_and_stand_for_the_images(records: Any, open_
         assert all(min(np.abs(np.array(list(expected)) - row.numpy()).max(1)) < 1e-6 for row in rows)
     assert calls == [BATCH], "each image once, not once a step, in a batch of one shape"
     with pytest.raises(VeilsetError, match="Treat images alone"):
-        open_session(data, [STEPS]).gradient_steps(**OPTIONS, features=lambda i, k: pixels(i, k) - pixels(i, k).mean(0))
+        open_session(data, [STEPS]).gradient_steps(
+            STEPS, clip_norm=1.0, features=lambda i, k: pixels(i, k) - pixels(i, k).mean(0)
+        )
 
 
 def test_a_shard_computes_its_own_features_only(records: Any, open_session: OpenSession) -> None:
@@ -299,8 +370,8 @@ def test_a_shard_computes_its_own_features_only(records: Any, open_session: Open
         return pixels(images, labels)
 
     events = [replace(STEPS, partition="halves", shard=shard) for shard in (0, 1)]
-    for shard in open_session(data, events).shards(2, partition="halves"):
-        steps = shard.gradient_steps(**OPTIONS, features=features)
+    for shard, event in zip(open_session(data, events).shards(2, partition="halves"), events, strict=True):
+        steps = shard.gradient_steps(event, clip_norm=1.0, features=features)
         own = len(shard._units)
         seen.clear()
         steps.step(lambda rows, labels: [torch.zeros(1)])
@@ -311,7 +382,7 @@ def test_a_shard_computes_its_own_features_only(records: Any, open_session: Open
 def test_a_shard_without_units_has_rows_of_the_right_width(records: Any, open_session: OpenSession) -> None:
     session = open_session(records(), [STEPS])
     session._units = session._units[:0]
-    steps, shapes = session.gradient_steps(**OPTIONS, features=pixels), []
+    steps, shapes = session.gradient_steps(STEPS, clip_norm=1.0, features=pixels), []
     steps.step(lambda rows, labels: shapes.append(rows.shape) or [torch.zeros(1)])
     assert shapes == [(0, 16)]
 
@@ -319,12 +390,98 @@ def test_a_shard_without_units_has_rows_of_the_right_width(records: Any, open_se
 def test_a_resumed_run_cannot_repeat_a_step(records: Any, open_session: OpenSession, tmp_path: Path) -> None:
     data = records()
     ledger = Ledger.create(tmp_path / "l.jsonl", {"run": "x"})
-    steps = open_session(data, [STEPS], ledger=ledger).gradient_steps(**OPTIONS)
+    steps = open_session(data, [STEPS], ledger=ledger).gradient_steps(STEPS, clip_norm=1.0)
     for _ in range(7):
         steps.step(lambda images, labels: [torch.zeros(1)])
     ledger.close()
-    resumed = open_session(data, [STEPS], ledger=Ledger.reopen(ledger.path)).gradient_steps(**OPTIONS)
+    resumed = open_session(data, [STEPS], ledger=Ledger.reopen(ledger.path)).gradient_steps(STEPS, clip_norm=1.0)
     assert resumed.steps_left == 60 - resumed.lease_size
+
+
+class Follower:
+    """A training that counts the steps that it followed."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.states: list[int] = []
+
+    def state(self) -> dict[str, Any]:
+        self.states.append(self.done)
+        return {"done": self.done}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.done = state["done"]
+
+
+class Counted:
+    """Progress that is counted."""
+
+    def __init__(self) -> None:
+        self.tasks: list[tuple[str, int]] = []
+        self.done = 0
+
+    def task(self, label: str, total: int) -> Any:
+        self.tasks.append((label, total))
+        return nullcontext(self)
+
+    def advance(self, amount: int = 1) -> None:
+        self.done += amount
+
+    def note(self, text: str) -> None:
+        raise AssertionError(text)
+
+
+def test_one_loop_takes_keeps_and_resumes(records: Any, open_session: OpenSession, tmp_path: Path) -> None:
+    def zeros(images: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.zeros(1)]
+
+    first, follower, numbers = open_session(records(), [STEPS], workspace=tmp_path), Follower(), []
+    steps, progress = first.gradient_steps(STEPS, clip_norm=1.0), Counted()
+    steps.lease_size = 20
+    assert not steps.resume(follower)
+    for number in steps.each(follower, progress, "learning"):
+        numbers.append(number)
+        steps.step(zeros)
+        follower.done += 1
+        if number == 29:  # within the second lease, whose other steps are lost
+            break
+    assert follower.states == [20]
+    assert (progress.tasks, progress.done) == ([("learning", 60)], 29)
+    again = open_session(records(), [STEPS], workspace=tmp_path, ledger=first._spending.ledger)
+    steps, resumed = again.gradient_steps(STEPS, clip_norm=1.0), Follower()
+    assert steps.resume(resumed)
+    assert resumed.done == 20
+    for number in steps.each(resumed, progress, "learning"):
+        numbers.append(number)
+        steps.step(zeros)
+        resumed.done += 1
+    assert numbers == [*range(30), *range(40, 60)], "counted over the whole event"
+    assert resumed.states == [40]
+    assert progress.tasks[1:] == [("learning", 20)]
+    assert steps.steps_left == 0
+
+
+@pytest.mark.parametrize("taken", [0, 2])
+def test_a_loop_that_takes_no_step_or_two_is_refused(taken: int, records: Any, open_session: OpenSession) -> None:
+    steps = open_session(records(), [STEPS]).gradient_steps(STEPS, clip_norm=1.0)
+    loop = steps.each(Follower(), SILENT, "learning")
+    next(loop)
+    for _ in range(taken):
+        steps.step(lambda images, labels: [torch.zeros(1)])
+    with pytest.raises(VeilsetError, match=f"Expected one step of 'train' .* got {taken}"):
+        next(loop)
+
+
+def test_leases_of_another_event_of_this_name_leave_nothing_to_take(
+    records: Any, open_session: OpenSession, tmp_path: Path
+) -> None:
+    short = replace(STEPS, count=5)
+    session = open_session(records(), [STEPS, short])
+    session.gradient_steps(STEPS, clip_norm=1.0).step(lambda images, labels: [torch.zeros(1)])
+    steps = session.gradient_steps(short, clip_norm=1.0)
+    assert list(steps.each(Follower(), SILENT, "learning")) == []
+    with pytest.raises(BudgetError, match="are taken"):
+        steps.step(lambda images, labels: [torch.zeros(1)])
 
 
 # --- Resuming -----------------------------------------------------------------------------------------------------
