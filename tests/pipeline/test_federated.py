@@ -20,7 +20,7 @@ from veilset.pipeline.federated.proposal import Bounds
 from veilset.pipeline.federated.schedule import Clock, Rehearsal, Schedule
 from veilset.pipeline.federated.simulation import covered_by, plan_simulation, reserve_simulation
 from veilset.pipeline.federated.site import Site
-from veilset.pipeline.run import Job
+from veilset.pipeline.job import Job
 from veilset.privacy.account import Account
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget, default_delta

@@ -86,20 +86,16 @@ def server(
     """Run the server: it trains a generator on the noised answers of sites, and writes the release to --out."""
     from veilset.cli.plan import shape_of
     from veilset.core.files import require_absent
-    from veilset.methods.sanitized_gan.method import SanitizedGan
+    from veilset.methods.sanitized_gan.config import SanitizedGan
     from veilset.pipeline.federated.server import run_server
 
     require_flower()
     require_absent(out)
     if not keys.is_dir():
         raise InputError(f"There is no folder {keys}. Write keys with: veilset federate keys {keys} --sites NAMES")
-    presets = SanitizedGan.presets.get(preset)
-    if presets is None:
-        raise InputError(f"Expected a preset of {', '.join(SanitizedGan.presets)}, got {preset!r}.")
-    chosen = {name: str(value) for name, value in presets.items()} | settings_of(settings)
-    SanitizedGan.configure("default", chosen)  # refuse a bad setting before anything is started
+    method = SanitizedGan.configure(preset, settings_of(settings))  # refuse a bad one before anything is started
     job = {
-        "settings": chosen,
+        "settings": {name: str(value) for name, value in method.settings.plain().items()},
         "shape": shape_of(shape),
         "class_names": [name.strip() for name in classes.split(",")],
         "seed": seed,

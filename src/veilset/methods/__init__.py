@@ -14,6 +14,6 @@ METHODS: Registry[type[Method]] = Registry(
         "merf": "veilset.methods.merf.config:Merf",
         "pate": "veilset.methods.pate.config:Pate",
         "pldk": "veilset.methods.pldk.method:Pldk",
-        "sanitized_gan": "veilset.methods.sanitized_gan.method:SanitizedGan",
+        "sanitized_gan": "veilset.methods.sanitized_gan.config:SanitizedGan",
     },
 )

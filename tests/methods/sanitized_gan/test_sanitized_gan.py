@@ -10,11 +10,11 @@ import pytest
 from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
 from veilset.methods.base import Context
-from veilset.methods.sanitized_gan.method import SanitizedGan
-from veilset.pipeline.run import Job, run
+from veilset.methods.sanitized_gan.config import SanitizedGan
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
-from veilset.privacy.events import Event
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.verify import verify_release
 
@@ -43,7 +43,7 @@ def job(**settings: str) -> Job:
         {"teacher_share": "0.3", "scheme": "in_turn"},
         {"critic": "image"},
         {"latent": "bernoulli"},
-        {"generator": "smooth", "grain": "0.3"},
+        {"generator": "smooth", "image_noise": "0.3"},
         {"hidden": "8"},
     ],
     ids=lambda settings: "-".join(settings.values()) or "default",
@@ -92,8 +92,8 @@ def test_the_generator_hears_of_the_records_through_noisy_sums_alone(tmp_path: P
     for data in (records(), ImageSet(255 - records().read(np.arange(60)), records().labels)):
         method = SanitizedGan.configure("default", SMALL)
         session = _Scripted(Vault(data).facts)
-        method.fit(session, None, Context())  # type: ignore[arg-type]
-        released.append(method.sample(10).images)
+        plan = method.plan(session.facts, Budget(8.0, 1e-5))
+        released.append(method.fit(plan, session, None, Context()).sample(10).images)  # type: ignore[arg-type]
     assert np.array_equal(released[0], released[1])
 
 
@@ -103,18 +103,19 @@ class _Scripted:
     def __init__(self, facts: PublicFacts) -> None:
         self.facts = facts
 
-    def critics(self, critic: Any, features: Any, *, shape: tuple[int, ...], **_: Any) -> Any:
+    def critics(self, critic: Any, features: Any, events: Any, *, shape: tuple[int, ...], **_: Any) -> Any:
         import torch
 
         class Critics:
-            critics, together, steps_left = 3, True, 6
-            events = (Event(label="critics", noise_multiplier=1.0, count=6),)
+            together = True
 
-            def kept(self) -> None:
-                return None
+            def resume(self, training: Any) -> bool:
+                return False
+
+            def each(self, training: Any, progress: Any, name: str, *, keep_every: int) -> range:
+                return range(6)
 
             def step(self, query: Any) -> torch.Tensor:
-                self.steps_left -= 1
                 return torch.ones(shape)
 
         return Critics()
@@ -156,9 +157,9 @@ def test_as_published_has_no_guarantee(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"critics": "1"}, "critics 0"),
-        ({"steps": "0"}, "steps >= 1"),
-        ({"clip_norm": "0"}, "clip_norm > 0"),
+        ({"critics": "1"}, "critics to be auto or a whole number of at least 2"),
+        ({"steps": "0"}, "steps to be a whole number of at least 1"),
+        ({"clip_norm": "0"}, "clip_norm to be a number of at least"),
         ({"code_size": "4000"}, "code_size < pictures"),
         ({"ema_decay": "1"}, "ema_decay"),
         ({"scheme": "both"}, "one of together, in_turn"),

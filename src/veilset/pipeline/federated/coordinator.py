@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.methods.base import Context
-from veilset.methods.sanitized_gan.method import SanitizedGan
-from veilset.pipeline.run import Job, header_of, method_of
+from veilset.methods.base import Context, MethodPlan
+from veilset.methods.sanitized_gan.config import SanitizedGan
+from veilset.methods.sanitized_gan.rounds import Rounds
+from veilset.pipeline.job import Job, header_of, method_of
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget, default_delta
-from veilset.privacy.events import Event, Plan
+from veilset.privacy.events import Event
 from veilset.privacy.ledger import Ledger
 from veilset.privacy.vault import PublicFacts
 from veilset.release.certifying import certify
@@ -85,14 +86,14 @@ class Coordinator:
         method = method_of(self.job)
         assert isinstance(method, SanitizedGan)
         self.method = method
-        self.rounds = method.begin(self.facts, Context(seed=seed))
+        self.rounds = Rounds(method.settings, self.facts, Context(seed=seed))
         self.members: dict[int, Member] = {}
         self._warm: set[int] = set()
 
     @property
     def steps(self) -> int:
         """Steps that the generator makes."""
-        return self.method.config.steps
+        return self.method.settings.steps
 
     @property
     def steps_done(self) -> int:
@@ -102,7 +103,7 @@ class Coordinator:
     def invitation(self) -> dict[str, Any]:
         """What a site needs to draw its plan."""
         return {
-            "settings": {name: str(value) for name, value in dataclasses.asdict(self.method.config).items()},
+            "settings": {name: str(value) for name, value in self.method.settings.plain().items()},
             "seed": self.job.seed,
             "shape": list(self.facts.shape),
             "class_names": list(self.facts.class_names),
@@ -149,14 +150,15 @@ class Coordinator:
             dataclasses.replace(member.event, partition="sites", shard=shard) for shard, member in enumerate(members)
         )
         budget = _joint_budget(members, events, facts.units)
-        header = header_of(self.job, self.method, facts, Plan(budget=budget, events=events))
+        plan = MethodPlan(budget=budget, events=events, settings=self.method.settings)
+        header = header_of(self.job, self.method, facts, plan)
         sites = [{"name": member.name, "units": member.units, "critics": member.critics} for member in members]
         ledger = Ledger.create(workspace / "joint.jsonl", {"run": "federation", **header, "sites": sites})
         try:
             for event in events:
                 ledger.spend(event)
-            self.method.adopt(self.rounds, facts)
-            drawn = self.method.sample(samples, self.job.seed)
+            fitted = self.rounds.finish(facts)
+            drawn = fitted.sample(samples, self.job.seed)
             certificate = certify(
                 ledger.lines,
                 facts,
@@ -166,11 +168,11 @@ class Coordinator:
                 samples=samples,
                 seed=self.job.seed,
                 budget=budget,
-                warnings=[_JOINT_WARNING.format(count=len(members)), *self.method.warnings()],
+                warnings=[_JOINT_WARNING.format(count=len(members)), *fitted.warnings()],
             )
         finally:
             ledger.close()
-        models = {name: (model.weights, model.description) for name, model in self.method.models().items()}
+        models = {name: (model.weights, model.description) for name, model in fitted.models().items()}
         return Release(
             images=drawn.images,
             labels=drawn.labels,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError
-from veilset.methods.sanitized_gan.method import SanitizedGanConfig
+from veilset.methods.sanitized_gan.config import SanitizedGanSettings
 from veilset.privacy.vault import PublicFacts
 
 _KEYS = {"settings", "seed", "shape", "class_names"}
@@ -22,7 +22,7 @@ MOST: Mapping[str, float] = {
     "critics": 5000, "most_critics": 5000, "steps": 5000, "points": 512, "clip_norm": 1e3, "critic_updates": 50,
     "warmup": 200, "critic_batch": 128, "critic_rate": 1.0, "penalty": 1e3, "hidden": 512, "code_size": 512,
     "brightness": 100.0, "pictures": 20_000, "latent_size": 1024, "width": 512, "learning_rate": 1.0,
-    "ema_decay": 1.0, "teacher_share": 0.0, "teacher_weight": 100.0, "teacher_images": 1000, "grain": 1.0,
+    "ema_decay": 1.0, "teacher_share": 0.0, "teacher_weight": 100.0, "teacher_images": 1000, "image_noise": 1.0,
     "published_noise": 100.0,
 }  # fmt: skip
 """The largest value that a site takes of each setting that is a number, unless its custodian says otherwise."""
@@ -40,14 +40,17 @@ class Bounds:
         if unknown:
             raise InputError(f"Unknown setting to allow: {', '.join(unknown)}. Available: {', '.join(sorted(MOST))}.")
 
-    def check(self, config: SanitizedGanConfig) -> None:
-        """Refuse settings outside the bounds."""
-        if config.scheme != "together" or config.teacher_share:
+    def check(self, settings: SanitizedGanSettings) -> None:
+        """Refuse settings outside the bounds. What is `auto` follows from those and from the site's own facts."""
+        if settings.scheme != "together" or settings.teacher_share:
             raise InputError(
                 "A federation asks all critics together and has no classifier: leave scheme and teacher_share."
             )
         for name, usual in MOST.items():
-            value, least, most = float(getattr(config, name)), _LEAST.get(name, 0.0), self.most.get(name, usual)
+            proposed = getattr(settings, name)
+            if proposed == "auto":
+                continue
+            value, least, most = float(proposed), _LEAST.get(name, 0.0), self.most.get(name, usual)
             if not (math.isfinite(value) and least <= value <= most):
                 raise InputError(
                     f"The server proposes {name}={value:g}; this site takes {least:g} to {most:g}. If that is meant, "

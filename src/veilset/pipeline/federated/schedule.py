@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from veilset.core.records import Images, Labels, Rows
 from veilset.methods.base import Context
-from veilset.methods.sanitized_gan.method import SanitizedGan
+from veilset.methods.sanitized_gan.config import SanitizedGanPlan
+from veilset.methods.sanitized_gan.method import open_critics
+from veilset.methods.sanitized_gan.rounds import Rounds
 from veilset.pipeline.federated.proposal import Questions
-from veilset.privacy.events import Plan
 from veilset.privacy.ledger import Ledger
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
@@ -86,15 +87,16 @@ class Clock:
             self._sleep(max(0.0, began + slots * seconds - self._now()))
 
 
-def rehearse(method: SanitizedGan, facts: PublicFacts, plan: Plan, questions: Questions, seed: int) -> Rehearsal:
+def rehearse(plan: SanitizedGanPlan, facts: PublicFacts, questions: Questions, seed: int) -> Rehearsal:
     """Answer two questions on random images, as the plan would; nothing private is read and nothing is spent."""
     vault = Vault(_RandomRecords(facts))
-    short = Plan(budget=plan.budget, events=(replace(plan.events[0], count=2),))
+    twice = (replace(plan.answers[0], count=2),)
+    short = replace(plan, events=twice, answers=twice)
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.create(Path(folder) / "ledger.jsonl", {"run": "rehearsal", "seed": seed})
         try:
             session = Session(vault, short, ledger, NoiseSource())
-            critics = method.open_critics(session, Context(seed=seed))
+            critics = open_critics(short, session, Rounds(plan.settings, facts, Context(seed=seed)))
             seconds = []
             for _ in range(2):
                 began = time.perf_counter()

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from veilset.core.errors import BudgetError, InputError
 from veilset.pipeline.federated.parts import declared_units
-from veilset.pipeline.run import Job, budget_of, method_of
+from veilset.pipeline.job import Job, budget_of, method_of
 from veilset.privacy.account import Account
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.vault import PublicFacts, Vault

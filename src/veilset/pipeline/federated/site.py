@@ -15,10 +15,12 @@ from torch import Tensor
 from veilset.core.errors import BudgetError, InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.methods.base import Context
-from veilset.methods.sanitized_gan.method import SanitizedGan
+from veilset.methods.sanitized_gan.config import SanitizedGan
+from veilset.methods.sanitized_gan.method import open_critics
+from veilset.methods.sanitized_gan.rounds import Rounds
 from veilset.pipeline.federated.proposal import Bounds, Invitation, Questions
 from veilset.pipeline.federated.schedule import Rehearsal, rehearse
-from veilset.pipeline.run import Job, budget_of, header_of, method_of
+from veilset.pipeline.job import Job, budget_of, header_of, method_of
 from veilset.privacy.account import Account
 from veilset.privacy.events import Plan
 from veilset.privacy.ledger import Ledger
@@ -103,7 +105,7 @@ class Site:
 
     def rehearse(self) -> Rehearsal:
         """How long reading and answering take on random images. Only public facts go into it."""
-        return rehearse(self._method, self._vault.facts, self._plan, self.questions, self._job.seed)
+        return rehearse(self._plan, self._vault.facts, self.questions, self._job.seed)
 
     @property
     def steps_left(self) -> int:
@@ -121,7 +123,7 @@ class Site:
             budget.delta,
             self._job.method,
             self._ledger.header["settings"],
-            samples=self._plan.events[0].count,
+            samples=self._plan.answers[0].count,
             seed=self._job.seed,
             budget=budget,
             warnings=[f"Certificate of the site {self.name}: noised gradients were sent to a server, no images."],
@@ -145,8 +147,7 @@ class Site:
         )
         method = method_of(self._job)
         assert isinstance(method, SanitizedGan)
-        self._bounds.check(method.config)
-        self._method = method
+        self._bounds.check(method.settings)
         self._plan = method.plan(facts, budget_of(self._job, facts))
         part = None if self._covered is None else self._covered(self._plan)
         header = header_of(self._job, method, facts, self._plan)
@@ -167,13 +168,14 @@ class Site:
             workspace=self._workspace,
             progress=self._progress,
         )
-        self._critics = method.open_critics(session, Context(seed=self._job.seed, progress=self._progress))
+        rounds = Rounds(method.settings, facts, Context(seed=self._job.seed, progress=self._progress))
+        self._critics = open_critics(self._plan, session, rounds)
         self.questions = Questions(
             shape=self._critics.shape,
             classes=facts.classes,
-            batch=method.config.critic_batch,
-            updates=method.config.critic_updates,
-            warmup=method.config.warmup,
+            batch=method.settings.critic_batch,
+            updates=method.settings.critic_updates,
+            warmup=method.settings.warmup,
         )
 
     def _reply(self) -> dict[str, Any]:
@@ -185,6 +187,6 @@ class Site:
             "critics": self._critics.critics,
             "epsilon": self.epsilon,
             "delta": self._plan.budget.delta,
-            "event": self._plan.events[0].to_json(),
+            "event": self._plan.answers[0].to_json(),
             "steps_left": self._critics.steps_left,
         }
