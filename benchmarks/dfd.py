@@ -19,13 +19,14 @@ import torch
 from machine import append
 from releases import DELTA, PICTURES, REPOSITORY, Line, load, measure_all, options, timed_release
 from veilset.data.images import ImageSet
+from veilset.data.tensors import as_floats
 from veilset.evaluate.attacks.targets import rebuild_student
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility.students import evaluate_utility
 from veilset.evaluate.utility.vote_costs import vote_epsilons
-from veilset.methods.shared.class_statistics import as_floats, public_embedding
+from veilset.methods.shared.class_statistics import public_embedding
 from veilset.methods.shared.shard_teachers import scores, shard_trainer
-from veilset.pipeline.run import Job, draw_plan
+from veilset.pipeline.job import Job, draw_plan
 from veilset.privacy.accounting import gaussian_epsilon
 from veilset.privacy.vault import PublicFacts
 from veilset.release.format import Release
@@ -56,7 +57,7 @@ def measure(name: str, epsilon: float, seed: int, asked: argparse.Namespace) -> 
         write_grid(REPOSITORY / "docs" / "images" / f"dfd-{PICTURES[name]}.png", release.images, release.labels)
     new_student = None
     if asked.new_epochs:
-        recipe = TrainingConfig(epochs=asked.new_epochs)
+        recipe = TrainingConfig(epochs=asked.new_epochs or "auto")
         new_student = evaluate_utility(
             release.images, release.labels, release.soft_labels, 10, scored_on, seeds=1, first_seed=seed, config=recipe
         )

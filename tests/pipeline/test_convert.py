@@ -11,7 +11,8 @@ from veilset.core.errors import InputError, VerificationError
 from veilset.data.images import ImageSet
 from veilset.models import build_network
 from veilset.pipeline.convert import Conversion, convert_network, convert_release
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.format import load_release
 from veilset.release.verify import verify_release

@@ -85,20 +85,22 @@ def convert_network(
 
 
 def _distil(teacher: "nn.Module", certificate: Certificate, conversion: Conversion, progress: Progress) -> Release:
-    from veilset.methods.dfd.method import Dfd
+    from veilset.methods.base import Context
+    from veilset.methods.dfd.config import Dfd
     from veilset.methods.shared.data_free import DataFreeTraining
 
-    config = Dfd.configure("paper", conversion.settings).config
-    if not isinstance(config, Dfd.config_type) or config.statistics_share:
+    settings = Dfd.configure("paper", conversion.settings).settings
+    if settings.statistics_share:
         raise InputError("A conversion reads no records, so it has no statistics. Leave statistics_share out.")
-    training = DataFreeTraining(config, certificate.facts, None, None, conversion.seed, conversion.device)
-    training.run(lambda: teacher.to(conversion.device), None, progress)
-    images, soft_labels = training.sample(conversion.samples, conversion.seed)
+    context = Context(seed=conversion.seed, device=conversion.device, progress=progress)
+    training = DataFreeTraining(settings, certificate.facts, context)
+    distilled = training.distil(teacher.to(conversion.device))
+    samples = distilled.sample(conversion.samples, conversion.seed)
     return Release(
-        images=images,
-        labels=soft_labels.argmax(axis=1).astype("int64"),
-        soft_labels=soft_labels,
-        models=training.described(),
+        images=samples.images,
+        labels=samples.labels,
+        soft_labels=samples.soft_labels,
+        models={name: (model.weights, model.description) for name, model in distilled.models().items()},
         certificate=certificate,
     )
 

@@ -9,12 +9,15 @@ import pytest
 import torch
 from running import run_with
 
-from veilset.core.errors import InputError
+from veilset.core.errors import InputError, VeilsetError
 from veilset.data.images import ImageSet
 from veilset.data.procedural_images import drawn_patterns
 from veilset.methods.base import Context
-from veilset.methods.pate.method import Pate, PateConfig
-from veilset.pipeline.run import Job, run
+from veilset.methods.pate.config import Pate, PateSettings
+from veilset.methods.pate.public_queries import require_all_classes
+from veilset.methods.shared.distilled import Distilled
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.ledger import Ledger
@@ -48,14 +51,14 @@ def job(**settings: str) -> Job:
 @pytest.mark.parametrize("confident", [0.0, 0.3])
 @pytest.mark.parametrize("epsilon", [0.5, 10.0])
 def test_plan_spends_the_budget_and_no_more(confident: float, epsilon: float) -> None:
-    plan = Pate(PateConfig(agreement_share=confident)).plan(FACTS, Budget(epsilon, 1e-5))
+    plan = Pate(PateSettings(agreement_share=confident)).plan(FACTS, Budget(epsilon, 1e-5))
     assert len(plan.events) == (3 if confident else 2)
     assert 0.99 * epsilon < epsilon_of(plan.events, 1e-5) <= epsilon * (1 + 1e-9)
 
 
 def test_the_noise_on_a_count_is_what_the_plan_says() -> None:
     """A unanimous vote of 250 is `signal` times the noise, or the number of queries would be another."""
-    plan = Pate(PateConfig(signal=4.0)).plan(FACTS, Budget(1.0, 1e-5))
+    plan = Pate(PateSettings(signal=4.0)).plan(FACTS, Budget(1.0, 1e-5))
     assert 250 / float(plan.facts["noise on a count of votes"]) == pytest.approx(4.0, rel=0.05)
     assert plan.facts["noise on a count of votes"] == math.sqrt(2) * plan.events[-1].noise_multiplier
 
@@ -69,14 +72,12 @@ def test_the_majority_knows_public_pictures_of_the_same_kinds(records: ImageSet,
     vault, ledger = Vault(records), Ledger.create(tmp_path / "ledger.jsonl", {"run": "x", "seed": 0})
     plan = method.plan(vault.facts, Budget(10.0, 1e-4))
     session = Session(vault, plan, ledger, NoiseSource(1))
-    method.fit(session, public, Context())
+    fitted = method.fit(plan, session, vault.check_public(public), Context())
     session.finish()
     ledger.close()
-    assert isinstance(method, Pate)
-    guide = method._training.guide
-    assert guide is not None
+    assert isinstance(fitted, Distilled)
     # Chance would give 0.5, to within 0.02; the labels that must not be looked at, less.
-    assert (guide(fresh.float() / 255).argmax(dim=1) == truth).double().mean() > 0.65
+    assert (fitted.guide(fresh.float() / 255).argmax(dim=1) == truth).double().mean() > 0.65
 
 
 def test_confident_run(records: ImageSet, tmp_path: Path) -> None:
@@ -94,19 +95,24 @@ def test_too_few_public_images(records: ImageSet, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"teachers": 1}, "at least 2"),
-        ({"signal": 0.0}, "signal > 0"),
-        ({"candidates": 1}, "candidates >= 2"),
-        ({"agreement_share": 1.0}, "agreement_share"),
+        ({"teachers": 1}, "teachers to be auto or a whole number of at least 2"),
+        ({"signal": 0.0}, "signal to be a number above 0"),
+        ({"candidates": 1}, "candidates to be a whole number of at least 2"),
+        ({"agreement_share": 1.0}, "agreement_share to be a number of at least 0 and below 1"),
         ({"statistics_share": 0.0, "warmup_steps": 0, "statistics_weight": 0.0}, "statistics_share > 0"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        PateConfig(**settings)
+        PateSettings(**settings)
+
+
+def test_a_class_that_is_never_named() -> None:
+    with pytest.raises(VeilsetError, match="never name two"):
+        require_all_classes(torch.tensor([0, 1, 0]), ("zero", "one", "two"))
 
 
 def test_too_few_records_for_the_teachers() -> None:
     few = PublicFacts(units=8, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
     with pytest.raises(InputError, match="at least 5 for each"):
-        Pate(PateConfig()).plan(few, Budget(1.0, 1e-2))
+        Pate(PateSettings()).plan(few, Budget(1.0, 1e-2))

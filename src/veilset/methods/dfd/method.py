@@ -15,172 +15,91 @@ gradients, normalised jointly to 1); events one Gaussian for the statistics, A's
 B; assumes an embedding fixed by drawn pictures.
 """
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
-
+import torch
 from torch import nn
 
-from veilset.core.errors import InputError
-from veilset.methods.base import Config, Context
-from veilset.methods.shared.class_statistics import code_rows, require_square
+from veilset.core.randomness import torch_generator
+from veilset.methods.base import Context, Fitted
+from veilset.methods.dfd.config import DfdPlan, GradientRounds
+from veilset.methods.dfd.gradients import gradient_at, labels_by_gradient, labels_by_signs, least_sure, output_odds
+from veilset.methods.shared.class_statistics import code_rows, public_embedding, read_statistics
 from veilset.methods.shared.data_free import DataFreeTraining
-from veilset.methods.shared.data_free_config import DataFreeConfig
-from veilset.methods.shared.distilled import FAST, STATISTICS, DistilledMethod, begin_training, noise_alone
-from veilset.methods.shared.shard_teachers import FEWEST_QUERIES_MADE, CodeClassifier, GradientRounds, shard_trainer
-from veilset.privacy.accounting import calibrate
-from veilset.privacy.budget import Budget
-from veilset.privacy.events import Event, Plan
+from veilset.methods.shared.queries import Queries, generated_queries
+from veilset.methods.shared.shard_teachers import CodeClassifier, Head, shard_trainer
+from veilset.models.features.embeddings import ImageEmbedding
 from veilset.privacy.session import Session
-from veilset.privacy.vault import Public, PublicFacts
-from veilset.teachers import TeacherConfig, plan_teacher, train_teacher
+from veilset.privacy.vault import Public
+from veilset.teachers.fitting import train_teacher
 
-Variant = Literal["A", "B"]
-Vote = Literal["gradient", "signs"]
-
-_TEACHER = "teacher"
-_GRADIENTS = "gradients of the teachers"
 # Images that B makes for each one that it asks about.
 _CHOICE = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class DfdConfig(Config, DataFreeConfig):
-    """Public settings of dfd; those of the loop are in `DataFreeConfig`.
+def fit(plan: DfdPlan, session: Session, public: Public | None, context: Context) -> Fitted:  # noqa: ARG001
+    """Read the statistics and make a teacher; then the paper's loop, which sees nothing else."""
+    settings, facts = plan.settings, session.facts
 
-    Args:
-        variant: "A", one DP-SGD teacher, or "B", many teachers whose gradients are summed with noise.
-        teacher_steps: of A's DP-SGD; 0 lets the rule of teachers decide.
-        teachers: of B; 0 is one for every 240 units, at most 250.
-        rounds: of B: the queries of later rounds are chosen by what the earlier ones taught.
-        signal: of B: as many queries are asked as leave a unanimous row this many times the noise on one number.
-        vote: of B: "gradient", scaled jointly to length 1, or "signs" of its largest entries (DataLens).
-    """
+    # 0. What each class looks like: one noisy sum, and a generator that is drawn to it.
+    embedding, statistics = None, None
+    if plan.statistics is not None:
+        embedding = public_embedding(
+            facts, random_features=settings.random_features, pictures=settings.pictures, seed=context.seed
+        ).to(context.device)
+        statistics = read_statistics(session, embedding, plan.statistics, device=context.device)
+    training = DataFreeTraining(settings, facts, context, embedding, statistics)
+    training.draw_to_statistics()
 
-    variant: Variant = "A"
-    teacher_steps: int = 0
-    teachers: int = 0
-    rounds: int = 4
-    signal: float = 4.0
-    vote: Vote = "gradient"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, value, known in (("variant", self.variant, Variant), ("vote", self.vote, Vote)):
-            if value not in get_args(known):
-                raise InputError(f"Expected {name} to be one of {', '.join(get_args(known))}, got {value!r}.")
-        if self.variant == "B" and not self.statistics_share:
-            raise InputError("Expected statistics_share > 0 for variant B: its few queries must look like something.")
-        if min(self.teacher_steps, self.teachers) < 0 or self.teachers == 1:
-            raise InputError(f"Expected teachers 0 (the rule) or at least 2, got {self.teachers}.")
-        if self.rounds < 1 or not self.signal > 0:
-            raise InputError(f"Expected rounds >= 1 and signal > 0, got {self.rounds} and {self.signal}.")
-
-
-class Dfd(DistilledMethod):
-    """Data-free distillation, in the forms that hold."""
-
-    name = "dfd"
-    title = "Data-free distillation (DPDFD)"
-    paper = "Liu, Wang, Li, Zeng, Ge, IJCAI 2023, https://arxiv.org/abs/2304.12528"
-    claim_of_paper = (
-        "The paper's claim does not hold: it hides single synthetic samples, while one private record changes the "
-        "whole teacher and so every answer, and its noise is too small by the square of the clip norm."
-    )
-    guarantee = "dp"
-    releases = ("images", "labels", "soft_labels", "generator", "student")
-    config_type = DfdConfig
-    config: DfdConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "default": {},
-        "fast": FAST,
-        "paper": {
-            "statistics_share": 0.0, "warmup_steps": 0, "statistics_weight": 0.0, "teacher_weight": 0.0,
-            "disagreement_weight": 0.0, "one_hot_weight": 1.0, "balance_weight": 1.0, "activation_weight": 1.0,
-            "steps": 1000, "bounding": "normalise", "variety": 0.0, "batch": 100,
-        },
-    }  # fmt: skip
-
-    def plan(self, facts: PublicFacts, budget: Budget) -> Plan:
-        """Statistics, then A's DP-SGD or B's rounds; one factor on all noise is calibrated to the budget."""
-        require_square(facts)
-        share = self.config.statistics_share
-        alone = noise_alone(budget)
-        if self.config.variant == "B":
-            rounds = self._rounds(facts, alone)
-            each = alone * math.sqrt(rounds.rounds / (1 - share))
-            events = [Event(label=_GRADIENTS, noise_multiplier=each)] * rounds.rounds
-            events.insert(0, Event(label=STATISTICS, noise_multiplier=alone / math.sqrt(share)))
-            return Plan(budget=budget, events=tuple(events), facts=_plan_facts(rounds))
-        _, whole = plan_teacher(self._teacher_config(), facts, False, budget)
-
-        def events_at(factor: float) -> list[Event]:
-            noise = factor * whole.noise_multiplier / math.sqrt(1 - share)
-            teacher = plan_teacher(self._teacher_config(noise), facts, False, budget)[1]
-            if not share:
-                return [teacher]
-            return [Event(label=STATISTICS, noise_multiplier=factor * alone / math.sqrt(share)), teacher]
-
-        return Plan(
-            budget=budget,
-            events=tuple(events_at(calibrate(budget, events_at))),
-            facts={"steps of the loop, which cost nothing": self.config.steps},
-        )
-
-    def fit(self, session: Session, public: Public | None, context: Context) -> None:  # noqa: ARG002
-        """Read the statistics and make a teacher; then the paper's loop, which sees nothing else."""
-        training = begin_training(session, self.config, context)
-        training.run(lambda: self._guide(session, training, context), context.workspace, context.progress)
-        self._training = training
-
-    def _guide(self, session: Session, training: DataFreeTraining, context: Context) -> nn.Module:
-        """The classifier whose word the student takes: A's teacher, or what B's noisy gradients say of one."""
-        if self.config.variant == "B":
-            return self._answers(session, training, context)
-        event = session.planned(_TEACHER)
-        recipe, planned = plan_teacher(
-            self._teacher_config(event.noise_multiplier), session.facts, False, session.plan.budget
-        )
-        assert planned == event
-        return train_teacher(session, recipe, event, None, context).network
-
-    def _answers(self, session: Session, training: DataFreeTraining, context: Context) -> nn.Module:
-        """B: train a head on each shard, ask for noisy gradients, and fit one head to what they say."""
-        embedding = training.embedding
+    # Algorithm 1 begins with a teacher, theta_t. Line 9, the noise, is in its making and not in the loop.
+    teacher: nn.Module
+    if plan.teacher is not None:
+        # A. One teacher, by DP-SGD: whatever is asked of it from here on is post-processing.
+        teacher = train_teacher(session, plan.teacher, None, context).network
+    else:
+        # B. What noisy sums say of many teachers.
         assert embedding is not None
-        rounds = self._rounds(session.facts, noise_alone(session.plan.budget))
-        ensemble = session.ensemble(
-            shard_trainer(session.facts.classes), code_rows(embedding, context.device), teachers=rounds.teachers
-        )
-        head = rounds.ask(
-            ensemble,
-            training.queries(max(FEWEST_QUERIES_MADE, _CHOICE * rounds.rounds * rounds.batch), context.workspace),
-            classes=session.facts.classes,
-            label=_GRADIENTS,
-            noise_multiplier=session.planned(_GRADIENTS).noise_multiplier,
-            seed=context.seed,
-        )
-        return CodeClassifier(embedding, head).to(context.device)
+        assert plan.rounds is not None
+        asked = _CHOICE * plan.rounds.rounds * plan.rounds.batch
+        pool = generated_queries(training.generator, embedding, asked, context)
+        head = _noisy_gradients(plan, plan.rounds, session, pool, embedding, context)
+        teacher = CodeClassifier(embedding, head).to(context.device)
 
-    def _rounds(self, facts: PublicFacts, alone: float) -> GradientRounds:
-        return GradientRounds.fitting(
-            facts,
-            alone=alone / math.sqrt(1 - self.config.statistics_share),
-            teachers=self.config.teachers,
-            rounds=self.config.rounds,
-            signal=self.config.signal,
-            signs=self.config.vote == "signs",
-        )
-
-    def _teacher_config(self, noise_multiplier: float | None = None) -> TeacherConfig:
-        return TeacherConfig(label=_TEACHER, steps=self.config.teacher_steps or None, noise_multiplier=noise_multiplier)
+    # Lines 1 to 16, on generated images (methods/shared/data_free.py). Nothing from here on sees the session.
+    return training.distil(teacher)
 
 
-def _plan_facts(rounds: GradientRounds) -> dict[str, float | int | str]:
-    """How little a budget buys of B."""
-    return {
-        "teachers": rounds.teachers,
-        "iterations that this budget buys": rounds.rounds,
-        "synthetic images of an iteration": rounds.batch,
-    }
+def _noisy_gradients(
+    plan: DfdPlan, rounds: GradientRounds, session: Session, pool: Queries, embedding: ImageEmbedding, context: Context
+) -> Head:
+    """B: lines 1 to 12 with a linear student on codes, which is told the noisy sum of all teachers' gradients.
+
+    Privacy: unit, relation and sensitivity as `Ensemble.gradient` or `Ensemble.signs`; event one Gaussian for each
+    round. Which queries are asked depends on earlier answers, the pool and the seed; the noise of every round is fixed
+    in advance.
+    """
+    classes = session.facts.classes
+    ensemble = session.ensemble(shard_trainer(classes), code_rows(embedding, context.device), teachers=rounds.teachers)
+    coins = torch_generator(context.seed, "queries of the teachers")
+    left = torch.ones(len(pool.codes), dtype=torch.bool)
+    asked, found = [pool.codes[:0]], [torch.zeros(0, dtype=torch.int64)]
+    # Before any answer the student knows what its images were made for.
+    head = pool.head(asked[0], found[0], classes)
+    for number, event in enumerate(plan.gradients):  # line 1
+        # Lines 2 and 3: synthetic samples, in later rounds those that teach most.
+        first = number == 0
+        chosen = pool.spread(rounds.batch, coins) if first else least_sure(pool, left, head, rounds.batch, coins)
+        left[chosen] = False
+        codes = pool.codes[chosen]
+        # Lines 4 to 8: each teacher's gradient by the student's outputs, bounded as one vector and not row by row.
+        odds = output_odds(head, codes, signs=rounds.signs)
+        gradient, shape = gradient_at(codes, odds), (odds.shape[0], odds.shape[1])
+        # Lines 9 and 10: the noisy sum over all teachers, and the outputs that it asks for.
+        if rounds.signs:
+            labels = labels_by_signs(ensemble.signs(gradient, event, shape=shape, keep=len(codes)))
+        else:
+            noisy = ensemble.gradient(gradient, event, shape=shape, norm_bound=1.0)
+            labels = labels_by_gradient(noisy, odds, rounds.teachers)
+        asked.append(codes)
+        found.append(labels)
+        # Lines 11 and 12. Answered queries are paid for: every round learns from all of them again.
+        head = pool.head(torch.cat(asked), torch.cat(found), classes)
+    return head

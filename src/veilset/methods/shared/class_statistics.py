@@ -1,4 +1,4 @@
-"""What each class looks like on average: one noisy sum of fixed features, and a generator drawn towards it.
+"""What each class looks like on average (dfd, pate; its features also dpgan): a noisy sum, a generator drawn to it.
 
 The features are those of `models/features/embeddings.py`; matching their class means is the idea of DP-MERF (Harder et
 al. 2021). Here it gives the generators of data-free methods the look of the private classes, which a classifier's
@@ -13,9 +13,12 @@ from torch import Tensor
 
 from veilset.core.randomness import torch_generator
 from veilset.data.procedural_images import drawn_patterns
+from veilset.data.tensors import as_floats
 from veilset.methods.shared.facts import require_square
 from veilset.models.features.embeddings import ImageEmbedding
-from veilset.privacy.session import PerImage, Session
+from veilset.privacy.events import Event
+from veilset.privacy.rows import PerImage
+from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts
 
 # Lengths of a record's two parts, its random features and its count of one. Together 1.
@@ -52,8 +55,8 @@ def public_embedding(facts: PublicFacts, *, random_features: int, pictures: int,
     )
 
 
-def read_statistics(session: Session, embedding: ImageEmbedding, *, label: str, device: str) -> ClassStatistics:
-    """Spend the event `label` on the class sums of the embedding.
+def read_statistics(session: Session, embedding: ImageEmbedding, event: Event, *, device: str) -> ClassStatistics:
+    """Spend the event on the class sums of the embedding.
 
     Privacy: unit as in the vault; relation add/remove-one; sensitivity 1, the length of a unit's row, whichever classes
     it touches; event one Gaussian, un-subsampled; assumes an embedding fixed by public pictures, which treats every
@@ -65,8 +68,7 @@ def read_statistics(session: Session, embedding: ImageEmbedding, *, label: str, 
         count = torch.full_like(features[:, :1], _COUNT_PART)
         return torch.cat([_FEATURES_PART * features, count], dim=1).cpu()
 
-    noise = session.planned(label).noise_multiplier
-    sums = session.gaussian_sum(row, label=label, clip_norm=1.0, noise_multiplier=noise, by_class=True)
+    sums = session.gaussian_sum(row, event, clip_norm=1.0, by_class=True)
     return ClassStatistics.from_sums(sums, session.facts.units)
 
 
@@ -99,8 +101,3 @@ class MeanMatching:
         self.remembered[classes] = mean.detach()
         self.steps += 1
         return (mean - self.target[classes]).square().sum(dim=1).mean() / (1 - keep)
-
-
-def as_floats(images: Tensor, device: str) -> Tensor:
-    """(batch, H, W, C) bytes as (batch, C, H, W) floats in [0, 1]."""
-    return images.to(device).permute(0, 3, 1, 2).float() / 255

@@ -1,100 +1,78 @@
-"""Settings of data-free distillation. All of them are public."""
+"""Settings of data-free distillation (dfd and pate), which all are public. Torch-free."""
 
-from dataclasses import dataclass
-from typing import get_args
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from veilset.core.errors import InputError
-from veilset.methods.shared.distillation import Bounding
+from veilset.core.settings import RATE, Settings, setting
 
-# A class' mean of fewer images would be mostly chance.
+Bounding = Literal["clip", "normalise"]
+
 FEWEST_IMAGES_OF_A_CLASS = 8
+"""A class' mean of fewer images would be mostly chance."""
+
+STATISTICS = "class statistics"
+"""What the event of the class statistics is called."""
+
+FAST: Mapping[str, Any] = {
+    "warmup_steps": 60, "steps": 40, "settle_steps": 200, "batch": 100, "bank": 2000, "random_features": 512,
+    "pictures": 600,
+}  # fmt: skip
+"""The preset `fast`: seconds on small data."""
+
+SMALLEST: Mapping[str, Any] = {
+    "warmup_steps": 2, "steps": 2, "settle_steps": 2, "random_features": 64, "pictures": 40, "batch": 16,
+    "student_batch": 16, "bank": 32,
+}  # fmt: skip
+"""Sizes that make any preset with statistics run in seconds."""
+
+AUDITED: Mapping[str, Any] = {**SMALLEST, "warmup_steps": 1, "steps": 1, "settle_steps": 1}
+"""Sizes for an audit, which runs a method many times."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataFreeConfig:
-    """Public settings of the loop, and of the statistics that its generator matches.
+class DataFreeSettings(Settings):
+    """Public settings of the loop, and of the statistics that its generator matches."""
 
-    Args:
-        statistics_share: share of the privacy spent on class statistics; 0 leaves them out.
-        random_features: of the statistics, a multiple of 4.
-        pictures: drawn pictures that fix the features.
-        warmup_steps: generator steps on the statistics alone.
-        steps: steps in which generator and student take turns.
-        student_steps: student steps for each generator step.
-        settle_steps: student steps on the finished generator's images.
-        batch: generated images of a step.
-        student_batch: images of a student step.
-        bank: answered images that the student is kept in mind of.
-        variety: share of the images that stray (methods/shared/off_distribution.py), in the last bank and in the
-            release.
-        learning_rate: of the generator, falling to 0 as half a cosine.
-        student_learning_rate: of the student, falling to 0 while it settles.
-        latent_size: length of the generator's latent vector.
-        width: of the generator.
-        student: network of the student.
-        memory: how much of the mean of earlier steps' images a generator step keeps.
-        bounding: of the gradient of the student's outputs, row by row: "clip" or "normalise".
-        output_bound: its length.
-        temperature: of distillation.
-        other_weight: of the classes that the teacher did not pick, in decoupled distillation.
-        statistics_weight: of the class means, in the generator's loss.
-        teacher_weight: of the teacher's cross-entropy to the class that was asked for.
-        disagreement_weight: of images on which student and teacher disagree.
-        one_hot_weight: of the paper's first term.
-        balance_weight: of its second, the information entropy.
-        activation_weight: of its third.
-    """
+    statistics_share: float = setting(
+        0.2, "Share of the privacy spent on class statistics; 0 leaves them out.", least=0, below=1
+    )
+    random_features: int = setting(2048, "Random features of the statistics.", least=4, multiple_of=4)
+    pictures: int = setting(3000, "Drawn pictures that fix the features.", least=10)
+    warmup_steps: int = setting(500, "Generator steps on the statistics alone.", least=0)
+    steps: int = setting(100, "Steps in which generator and student take turns.", least=1)
+    student_steps: int = setting(2, "Student steps for each generator step.", least=1)
+    settle_steps: int = setting(1200, "Student steps on the finished generator's images.", least=1)
+    batch: int = setting(200, "Generated images of a step.", least=FEWEST_IMAGES_OF_A_CLASS)
+    student_batch: int = setting(128, "Images of a student step.", least=1)
+    bank: int = setting(20_000, "Answered images that the student is kept in mind of.", least=1)
+    off_distribution: float = setting(
+        0.6, "Share of the images that stray on purpose, in the last bank and in the release.", least=0, most=1
+    )
+    learning_rate: float = setting(0.002, "Of the generator, falling to 0 as half a cosine.", **RATE)
+    student_learning_rate: float = setting(0.003, "Of the student, falling to 0 while it settles.", **RATE)
+    latent_size: int = setting(64, "Length of the generator's latent vector.", least=1)
+    width: int = setting(64, "Of the generator.", least=1)
+    student: str = setting("convnet", "Network of the student.")
+    memory: float = setting(
+        0.9, "How much of the mean of earlier steps' images a generator step keeps.", least=0, below=1
+    )
+    bounding: Bounding = setting("clip", "Of the gradient of the student's outputs, row by row.")
+    output_bound: float = setting(1.0, "Length to which that gradient is bounded.", above=0)
+    temperature: float = setting(1.0, "Of distillation.", above=0)
+    other_weight: float = setting(
+        1.0, "Of the classes that the teacher did not pick, in decoupled distillation.", least=0
+    )
+    statistics_weight: float = setting(1.0, "Of the class means, in the generator's loss.", least=0)
+    teacher_weight: float = setting(0.003, "Of the teacher's cross-entropy to the class that was asked for.", least=0)
+    disagreement_weight: float = setting(0.001, "Of images on which student and teacher disagree.", least=0)
+    one_hot_weight: float = setting(0.0, "Of the paper's first term.", least=0)
+    balance_weight: float = setting(0.0, "Of the paper's second term, the information entropy.", least=0)
+    activation_weight: float = setting(0.0, "Of the paper's third term.", least=0)
 
-    statistics_share: float = 0.2
-    random_features: int = 2048
-    pictures: int = 3000
-    warmup_steps: int = 500
-    steps: int = 100
-    student_steps: int = 2
-    settle_steps: int = 1200
-    batch: int = 200
-    student_batch: int = 128
-    bank: int = 20_000
-    variety: float = 0.6
-    learning_rate: float = 0.002
-    student_learning_rate: float = 0.003
-    latent_size: int = 64
-    width: int = 64
-    student: str = "convnet"
-    memory: float = 0.9
-    bounding: Bounding = "clip"
-    output_bound: float = 1.0
-    temperature: float = 1.0
-    other_weight: float = 1.0
-    statistics_weight: float = 1.0
-    teacher_weight: float = 0.003
-    disagreement_weight: float = 0.001
-    one_hot_weight: float = 0.0
-    balance_weight: float = 0.0
-    activation_weight: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.statistics_share < 1:
-            raise InputError(f"Expected statistics_share in [0, 1), got {self.statistics_share}.")
+    def check(self) -> None:
+        """Statistics are paid for where they are used; a batch has room in the bank."""
+        super().check()
         if self.statistics_share == 0 and (self.warmup_steps or self.statistics_weight):
             raise InputError("Without statistics there is nothing to match: set warmup_steps=0, statistics_weight=0.")
-        if self.random_features < 4 or self.random_features % 4 or self.pictures < 10:
-            raise InputError("Expected random_features to be a multiple of 4, and at least 10 pictures.")
-        if self.bounding not in get_args(Bounding):
-            raise InputError(f"Expected bounding clip or normalise, got {self.bounding!r}.")
-        for name in ("steps", "student_steps", "settle_steps", "student_batch", "latent_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Expected {name} of at least 1, got {getattr(self, name)}.")
-        if self.batch < FEWEST_IMAGES_OF_A_CLASS or self.bank < self.batch or self.warmup_steps < 0:
-            raise InputError(
-                f"Expected batch >= {FEWEST_IMAGES_OF_A_CLASS}, bank >= batch and warmup_steps >= 0, "
-                f"got {self.batch}, {self.bank} and {self.warmup_steps}."
-            )
-        for name in ("learning_rate", "student_learning_rate", "output_bound", "temperature"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"Expected {name} > 0, got {getattr(self, name)}.")
-        if not 0 <= self.memory < 1 or not 0 <= self.variety <= 1:
-            raise InputError(f"Expected memory in [0, 1) and variety in [0, 1], got {self.memory} and {self.variety}.")
-        for name in ("statistics", "teacher", "disagreement", "one_hot", "balance", "activation", "other"):
-            if getattr(self, f"{name}_weight") < 0:
-                raise InputError(f"Expected {name}_weight >= 0, got {getattr(self, f'{name}_weight')}.")
+        if self.bank < self.batch:
+            raise InputError(f"Expected bank >= batch, got {self.bank} and {self.batch}.")

@@ -1,18 +1,15 @@
-"""Losses of data-free distillation. Everything here is post-processing: no private image comes near it.
+"""Losses of data-free distillation (dfd and pate). Everything here is post-processing: no private image comes near it.
 
 Decoupled knowledge distillation is Zhao et al. 2022; the step on the student's outputs is Liu et al. 2023 (DPDFD,
 Algorithm 1); the generator's three terms are Chen et al. 2019 (DAFL), which that paper takes over.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from veilset.methods.shared.data_free_config import Bounding
 from veilset.teachers.teacher import head_of
-
-Bounding = Literal["clip", "normalise"]
 
 # Added to a norm before division, as in the paper.
 _STABILISER = 1e-4

@@ -1,66 +1,67 @@
-"""What dfd and PATE share: a noisy sum of class statistics to start from, and a generator and a student to release."""
+"""What a fit of dfd or pate leaves: a generator, a student, and the word of a teacher on what is drawn."""
 
-from abc import ABC
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
 
-from veilset.methods.base import Context, Method, ReleasedModel, Samples
-from veilset.methods.shared.class_statistics import public_embedding, read_statistics
-from veilset.methods.shared.data_free import DataFreeTraining
-from veilset.methods.shared.data_free_config import DataFreeConfig
-from veilset.privacy.accounting import calibrate
-from veilset.privacy.budget import Budget
-from veilset.privacy.events import Event
-from veilset.privacy.session import Session
-
-STATISTICS = "class statistics"
-
-FAST: Mapping[str, Any] = {
-    "warmup_steps": 60, "steps": 40, "settle_steps": 200, "batch": 100, "bank": 2000, "random_features": 512,
-    "pictures": 600,
-}  # fmt: skip
-"""The preset `fast`: seconds on small data."""
+from veilset.core.randomness import numpy_generator, torch_generator
+from veilset.methods.base import Fitted, ReleasedModel, Samples
+from veilset.methods.shared.answered_images import answered_images
+from veilset.methods.shared.data_free_config import DataFreeSettings
+from veilset.models.descriptions import described
+from veilset.models.generators.conditional import ConditionalGenerator, description_of
+from veilset.privacy.vault import PublicFacts
 
 
-class DistilledMethod(Method, ABC):
-    """A method whose `fit` leaves a finished `DataFreeTraining`."""
+@dataclass(frozen=True, kw_only=True)
+class Distilled(Fitted):
+    """Generator and student, finished, and the guide that labels what is drawn.
 
-    _training: DataFreeTraining
+    Args:
+        settings: how many images stray, and what network the student is.
+        facts: of the private images.
+        generator: whose images are released.
+        student: that learned from them what the guide says.
+        guide: a classifier that may be shown: of DP weights, or of noisy answers.
+        shares: of the classes among the images, (classes,).
+        device: where the networks live.
+    """
+
+    settings: DataFreeSettings
+    facts: PublicFacts
+    generator: ConditionalGenerator
+    student: nn.Module
+    guide: nn.Module
+    shares: NDArray[np.float64]
+    device: str
 
     def sample(self, count: int, seed: int = 0) -> Samples:
-        """Draw images; their soft labels are what the guide sees on the 8-bit images."""
-        images, soft_labels = self._fitted().sample(count, seed)
-        return Samples(images=images, labels=soft_labels.argmax(axis=1).astype(np.int64), soft_labels=soft_labels)
+        """Draw images, classes by their shares; soft labels are what the guide sees on the 8-bit images."""
+        drawn = numpy_generator(seed, "data-free classes").choice(len(self.shares), size=count, p=self.shares)
+        coins = torch_generator(seed, "data-free samples")
+        parts = answered_images(
+            self.generator, self.guide, torch.from_numpy(drawn), self.settings.off_distribution, coins, self.device
+        )
+        images, soft = [], []
+        for pixels, answers in parts:
+            images.append(pixels.permute(0, 2, 3, 1))
+            soft.append(answers.softmax(dim=1).cpu())
+        soft_labels = torch.cat(soft).numpy()
+        return Samples(
+            images=torch.cat(images).numpy(),
+            labels=soft_labels.argmax(axis=1).astype(np.int64),
+            soft_labels=soft_labels,
+        )
 
     def models(self) -> dict[str, ReleasedModel]:
         """The generator and the student, with what rebuilds them."""
+        learned = described(
+            "classifier", name=self.settings.student, shape=list(self.facts.shape), classes=self.facts.classes
+        )
         return {
-            name: ReleasedModel(weights=weights, description=description)
-            for name, (weights, description) in self._fitted().described().items()
+            "generator": ReleasedModel(weights=self.generator.state_dict(), description=description_of(self.generator)),
+            "student": ReleasedModel(weights=self.student.state_dict(), description=learned),
         }
-
-    def _fitted(self) -> DataFreeTraining:
-        if not hasattr(self, "_training"):
-            raise self.not_fitted()
-        return self._training
-
-
-def begin_training(session: Session, config: DataFreeConfig, context: Context) -> DataFreeTraining:
-    """The loop before its first step, with the class statistics read where they have a share.
-
-    Privacy: as `read_statistics`, which spends the event `STATISTICS`; without a share nothing is read.
-    """
-    embedding, statistics = None, None
-    if config.statistics_share:
-        embedding = public_embedding(
-            session.facts, random_features=config.random_features, pictures=config.pictures, seed=context.seed
-        ).to(context.device)
-        statistics = read_statistics(session, embedding, label=STATISTICS, device=context.device)
-    return DataFreeTraining(config, session.facts, embedding, statistics, context.seed, context.device)
-
-
-def noise_alone(budget: Budget) -> float:
-    """The noise multiplier of a single release that spends the whole budget."""
-    return calibrate(budget, lambda noise: [Event(label=STATISTICS, noise_multiplier=noise)])

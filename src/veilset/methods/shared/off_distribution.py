@@ -1,4 +1,4 @@
-"""Images of a generator that stray from what it was drawn to, for a student to ask its teacher about.
+"""Images of a generator that stray from what it was drawn to (dfd and pate), for a student to ask its teacher about.
 
 A student that saw only typical images of each class knows nothing of the ground between them, where real images of
 different classes meet. Asking there costs nothing: generator and teacher are released. Three ways to stray: latents
@@ -19,13 +19,14 @@ _DEFORMED = AugmentConfig(
 )
 
 
-def varied_images(
-    generator: ConditionalGenerator, classes: Tensor, variety: float, coins: torch.Generator, device: str
+def straying_images(
+    generator: ConditionalGenerator, classes: Tensor, off_distribution: float, coins: torch.Generator, device: str
 ) -> Tensor:
-    """Images in [0, 1] of these classes, (b, C, H, W); the share `variety` strays, a third of it in each way."""
+    """Images in [0, 1] of these classes, (b, C, H, W); the share `off_distribution` strays, a third in each way."""
     count = len(classes)
     # 0 is plain, 1 farther out, 2 between classes, 3 deformed.
-    way = torch.ceil((torch.rand(count, generator=coins) - (1 - variety)) / max(variety, 1e-9) * 3).clamp(0, 3)
+    place = (torch.rand(count, generator=coins) - (1 - off_distribution)) / max(off_distribution, 1e-9)
+    way = torch.ceil(place * 3).clamp(0, 3)
     reach = torch.tensor([1.0, _FARTHER, _FAR, _FAR])[way.long()]
     latents = reach[:, None] * torch.randn(count, generator.latent_size, generator=coins)
     weights = functional.one_hot(classes, generator.classes).float()
