@@ -20,7 +20,6 @@ from machine import append
 from releases import DELTA, PICTURES, REPOSITORY, Line, load, measure_all, options, timed_release
 from veilset.data.images import ImageSet
 from veilset.data.tensors import as_floats
-from veilset.evaluate.attacks.targets import rebuild_student
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility.students import evaluate_utility
 from veilset.evaluate.utility.vote_costs import vote_epsilons
@@ -43,9 +42,7 @@ PAPER_BOUND = {1.0: 1e-3, 10.0: 5e-3}
 
 def accuracy_of_student(release: Release, scored_on: ImageSet) -> float:
     """Of the released network."""
-    weights, description = release.models["student"]
-    _, student = rebuild_student(description, weights)
-    return float((predict(student, scored_on.images).argmax(axis=1) == scored_on.labels).mean())
+    return float((predict(release.model("student"), scored_on.images).argmax(axis=1) == scored_on.labels).mean())
 
 
 def measure(name: str, epsilon: float, seed: int, asked: argparse.Namespace) -> Line:
