@@ -37,12 +37,16 @@ from veilset.evaluate.pictures import beside, png_of
 from veilset.evaluate.similarity.features import Extractor, Features, scattering_extractor
 from veilset.evaluate.similarity.fidelity import frechet_distance
 from veilset.evaluate.utility.students import evaluate_utility
+from veilset.methods.latent.choices import InversionTraining, Repair, SearchSettings
 from veilset.methods.latent.generators.making import make_generator
-from veilset.methods.latent.moments import MomentRows, Repair, Seen, positive
-from veilset.methods.latent.search import InversionConfig, LatentSearch, SearchConfig, train_inversion
+from veilset.methods.latent.generators.recipes import recipe_of
+from veilset.methods.latent.inversion import train_inversion
+from veilset.methods.latent.moments import MomentRows, Seen, positive
+from veilset.methods.latent.search import LatentSearch
 from veilset.methods.latent.space import LatentSpace
 from veilset.models.generators.files import load_generator, save_generator
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
 from veilset.training.settings import TrainingConfig
 
@@ -100,21 +104,23 @@ def prepared(name: str, public: ImageSet, steps: int, inversion_steps: int, cach
         folder.mkdir(parents=True, exist_ok=True)
         generator = make_generator(
             public,
-            "style" if steps else "eigen",
-            preset="default" if name == "celeba" else "fast",
-            steps=steps,
-            mirrored=name == "celeba",
+            recipe_of(
+                "style" if steps else "eigen",
+                preset="default" if name == "celeba" else "fast",
+                steps=steps or "auto",
+                mirrored=name == "celeba",
+            ),
             checkpoint=cache / f"{name}.pt",
         )
         save_generator(generator, place)
     space = LatentSpace.of(load_generator(place), 0, folder / SPACE)
-    train_inversion(space, InversionConfig(steps=inversion_steps), seed=0, checkpoint=folder / INVERSION)
+    train_inversion(space, InversionTraining(steps=inversion_steps), seed=0, checkpoint=folder / INVERSION)
     return space
 
 
-def search_in(space: LatentSpace, folder: Path, config: SearchConfig) -> LatentSearch:
+def search_in(space: LatentSpace, folder: Path, config: SearchSettings) -> LatentSearch:
     """A search with the inversion network of the cache."""
-    network = train_inversion(space, InversionConfig(steps=1), seed=0, checkpoint=folder / INVERSION)
+    network = train_inversion(space, InversionTraining(steps=1), seed=0, checkpoint=folder / INVERSION)
     return LatentSearch(space, network, config)
 
 
@@ -166,7 +172,7 @@ def shift(space: LatentSpace, folder: Path, seed: int, count: int, settings: Map
     real = extract(alone.images[:count])
     others = extract(private.images[~private_blond][:count])
     accuracy = (judge.share(real) + 1 - judge.share(others)) / 2
-    codes = search_in(space, folder, SearchConfig())(torch.from_numpy(alone.read(np.arange(count))))
+    codes = search_in(space, folder, SearchSettings())(torch.from_numpy(alone.read(np.arange(count))))
     raw = space.draw(count, torch_generator(seed, "raw"))
 
     def fit(epsilon: float) -> Features:
@@ -207,9 +213,9 @@ def clip(space: LatentSpace, folder: Path, seed: int, images: int, steps: int) -
     shown = torch.from_numpy(alone.read(np.arange(images)))
     noise = calibrate(Budget(11.0, DELTA), lambda noise: [Event(label="moments", noise_multiplier=noise)])
     searches = {
-        "ff": SearchConfig(),
-        "opt": SearchConfig(steps=steps),
-        "opt_b": SearchConfig(steps=steps, penalty=0.1),
+        "ff": SearchSettings(),
+        "opt": SearchSettings(steps=steps),
+        "opt_b": SearchSettings(steps=steps, penalty=0.1),
     }
     coins = torch_generator(seed, "clip benchmark")
     lines = []
@@ -244,7 +250,7 @@ def repairs(space: LatentSpace, folder: Path, seed: int) -> list[dict[str, Any]]
 
     (public, _), _ = celeba()
     alone = blond_alone()
-    search = search_in(space, folder, SearchConfig())
+    search = search_in(space, folder, SearchSettings())
     v = search(torch.from_numpy(alone.images)).double()
     rows = MomentRows(size=space.size, clip_norm=float(v.norm(dim=1).quantile(0.99)), count_weight=0.0)
     found = search(torch.from_numpy(public.images[:2000].copy()))
@@ -300,7 +306,7 @@ def picture(
     public, private = clothes()
     space = prepared("fashion", public, steps, inversion_steps, cache)
     folder = cache / f"fashion-{steps}-{inversion_steps}"
-    codes = search_in(space, folder, SearchConfig())(torch.from_numpy(private.read(np.arange(48))))
+    codes = search_in(space, folder, SearchSettings())(torch.from_numpy(private.read(np.arange(48))))
     fits = [released(private, public, folder, epsilon, len(private), seed, **settings).images for epsilon in (1e6, 1.0)]
     raw = _shown(space, space.draw(len(private), torch_generator(seed, "raw")))
     sets = [private.images[:48], _shown(space, codes), *fits]

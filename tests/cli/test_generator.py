@@ -30,7 +30,7 @@ def test_an_eigen_generator_takes_no_training(tmp_path: Path) -> None:
     command = ["generator", "train", "builtin:digits", "--size", "16", "--out", str(out), "--json"]
     result = RUNNER.invoke(app, [*command, "--kind", "eigen"])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout.splitlines()[-1])["kind"] == "eigen"
+    assert json.loads(result.stdout.splitlines()[-1])["network"] == "eigen_generator"
     assert load_generator(out).size == 16
     unknown = RUNNER.invoke(app, [*command, "--kind", "eigne"])
     assert unknown.exit_code == 2

@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_leaves
 from veilset.core.randomness import torch_generator
 from veilset.data.images import ImageSet
 from veilset.data.procedural_images import drawn_patterns
+from veilset.methods.latent.choices import SearchSettings
 from veilset.methods.latent.moments import MomentRows
-from veilset.methods.latent.search import LatentSearch, SearchConfig
+from veilset.methods.latent.search import LatentSearch
 from veilset.methods.latent.space import LatentSpace
 from veilset.methods.sanitized_gan.critics import CodeCritic, CriticTraining
 from veilset.methods.shared.class_statistics import code_rows, public_embedding
@@ -139,7 +140,7 @@ def test_a_search_for_latents_is_a_function_of_its_image(place: str, open_sessio
     """Steps of a descent, whose rates here are so large that a last bit would become a first one."""
     torch.manual_seed(0)
     space = LatentSpace.of(StyleGenerator(SIZE, 1, latent_size=4, width=4).eval(), seed=0)
-    search = LatentSearch(space, None, SearchConfig(start="average", steps=6, learning_rate=2.0))
+    search = LatentSearch(space, None, SearchSettings(start="average", steps=6, learning_rate=2.0))
 
     def row(images: Tensor, labels: Tensor) -> Tensor:
         return MomentRows(size=4, clip_norm=2.0, count_weight=0.0)(search(images))

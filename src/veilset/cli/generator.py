@@ -48,8 +48,8 @@ def train(
     from veilset.core.files import require_absent
     from veilset.core.registry import unknown_name
     from veilset.data.opening import open_images
-    from veilset.methods.latent.generators.making import GeneratorKind, make_generator
-    from veilset.methods.latent.generators.style import PRESETS
+    from veilset.methods.latent.generators.making import make_generator
+    from veilset.methods.latent.generators.recipes import STYLES, GeneratorKind, recipe_of
     from veilset.models.generators.files import description_of, save_generator
     from veilset.release.inputs import refuse_release_as_public
     from veilset.training.threads import set_thread_count
@@ -60,8 +60,8 @@ def train(
     check_device(device)
     if kind not in get_args(GeneratorKind):
         raise unknown_name("kind", kind, list(get_args(GeneratorKind)))
-    if preset not in PRESETS:
-        raise unknown_name("preset", preset, list(PRESETS))
+    if preset not in STYLES:
+        raise unknown_name("preset", preset, list(STYLES))
     checkpoint = out.with_name(f"{out.name}.veilset-training")
     if checkpoint.exists() and not resume:
         raise InputError(f"An unfinished training is in {checkpoint}. Pass --resume, or remove it to start anew.")
@@ -69,10 +69,7 @@ def train(
     set_thread_count()
     generator = make_generator(
         images,
-        cast(GeneratorKind, kind),
-        preset=preset,
-        steps=steps or 0,
-        mirrored=mirrored,
+        recipe_of(cast(GeneratorKind, kind), preset=preset, steps=steps or "auto", mirrored=mirrored),
         seed=seed,
         device=device,
         checkpoint=checkpoint,

@@ -85,7 +85,7 @@ class Release:
 
         Students and teachers take floats in [0, 1], (batch, channels, height, width), to logits. Generators take
         latents and classes to images; that of a release of latent is its space and its Gaussians
-        (`methods.latent.method.rebuild_sampler`).
+        (`methods.latent.sampling.rebuild_sampler`).
         """
         from veilset.release.models import rebuild_model
 

@@ -27,7 +27,7 @@ REBUILDERS: Registry[Rebuild] = Registry(
         "smooth_generator": "veilset.models.generators.conditional:rebuild_generator",
         "dcgan_generator": "veilset.models.generators.conditional:rebuild_generator",
         "resnet_generator": "veilset.models.generators.conditional:rebuild_generator",
-        "latent_sampler": "veilset.methods.latent.method:rebuild_sampler",
+        "latent_sampler": "veilset.methods.latent.sampling:rebuild_sampler",
     },
 )
 

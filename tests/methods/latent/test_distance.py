@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError
-from veilset.methods.latent.distance import DistanceName, distance_named, require_distance
-from veilset.training import latent_distance
+from veilset.methods.latent import choices
+from veilset.methods.latent.choices import DistanceName, require_distance
+from veilset.methods.latent.distance import distance_named
 
 
 class StandIn(torch.nn.Module):
@@ -33,7 +34,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     package = ModuleType("lpips")
     package.LPIPS = StandIn  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "lpips", package)
-    monkeypatch.setattr(latent_distance, "find_spec", lambda module: ModuleSpec(module, None))
+    monkeypatch.setattr(choices, "find_spec", lambda module: ModuleSpec(module, None))
 
 
 @pytest.mark.usefixtures("installed")
@@ -56,7 +57,7 @@ def test_a_distance_is_that_of_each_pair_alone_and_has_a_slope(name: DistanceNam
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latent_distance, "find_spec", lambda module: None)
+    monkeypatch.setattr(choices, "find_spec", lambda module: None)
     require_distance("wavelets")
     with pytest.raises(InputError, match="pip install lpips torchvision"):
         distance_named("lpips", 32, 3)

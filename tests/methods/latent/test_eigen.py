@@ -8,8 +8,11 @@ import torch
 
 from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
-from veilset.methods.latent.generators.eigen import eigen_size, fit_eigen
-from veilset.methods.latent.search import InversionConfig, LatentSearch, SearchConfig, train_inversion
+from veilset.methods.latent.choices import InversionTraining, SearchSettings
+from veilset.methods.latent.generators.eigen import fit_eigen
+from veilset.methods.latent.generators.recipes import eigen_size
+from veilset.methods.latent.inversion import train_inversion
+from veilset.methods.latent.search import LatentSearch
 from veilset.methods.latent.space import LatentSpace
 from veilset.models.generators.eigen import EigenGenerator
 from veilset.models.generators.files import load_generator, save_generator
@@ -70,13 +73,13 @@ def test_a_file_keeps_it(tmp_path: Path) -> None:
 def test_its_way_back_is_the_search_and_nothing_is_trained(tmp_path: Path) -> None:
     records = public()
     space = LatentSpace.of(fit_eigen(records), 0)
-    network = train_inversion(space, InversionConfig(), seed=0, checkpoint=tmp_path / "inversion.pt")
+    network = train_inversion(space, InversionTraining(), seed=0, checkpoint=tmp_path / "inversion.pt")
     assert not (tmp_path / "inversion.pt").exists()
     images = torch.from_numpy(records.images.copy())
-    found = LatentSearch(space, network, SearchConfig())(images)
+    found = LatentSearch(space, network, SearchSettings())(images)
     assert torch.allclose(space.stored(found).permute(0, 2, 3, 1).int(), images.int(), atol=1)
     # Each image alone, whatever its company.
-    assert torch.equal(found[7:8], LatentSearch(space, network, SearchConfig())(images[7:8]))
+    assert torch.equal(found[7:8], LatentSearch(space, network, SearchSettings())(images[7:8]))
 
 
 def test_what_is_refused() -> None:

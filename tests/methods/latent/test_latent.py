@@ -1,6 +1,8 @@
 """latent: sensitivity on neighbouring datasets, rates of convergence, resuming, and what is refused."""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,20 +15,22 @@ from torch import Tensor
 from veilset.audit.game import MemoryLedger, Scripted
 from veilset.core.errors import BudgetError, InputError, VerificationError
 from veilset.core.files import sha256_of
-from veilset.core.records import Records
 from veilset.data.images import ImageSet
 from veilset.methods.base import Context
+from veilset.methods.latent.choices import SearchSettings
+from veilset.methods.latent.config import Latent, LatentPlan
 from veilset.methods.latent.generators.eigen import fit_eigen
-from veilset.methods.latent.method import Latent, rebuild_sampler
 from veilset.methods.latent.moments import MomentRows
-from veilset.methods.latent.search import LatentSearch, SearchConfig
+from veilset.methods.latent.sampling import FittedLatents, rebuild_sampler
+from veilset.methods.latent.search import LatentSearch
 from veilset.methods.latent.space import LatentSpace
+from veilset.models.generators.eigen import EigenGenerator
 from veilset.models.generators.files import save_generator
 from veilset.models.generators.style import LatentGenerator, StyleGenerator
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
-from veilset.privacy.events import Plan
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
@@ -79,14 +83,21 @@ class ExactSearch(LatentSearch):
         return self.space.coordinates(((256 * first[:, ::2] + first[:, 1::2]) / 4096 - 8).float())
 
 
-class ExactLatent(Latent):
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """The method with a generator and a search without error."""
 
-    def _generator_for(self, facts: PublicFacts, public: Records | None, context: Context) -> LatentGenerator:
-        return Dial()
+    def search_in(plan: LatentPlan, space: LatentSpace, context: Context) -> LatentSearch:
+        return ExactSearch(space, torch.nn.Identity(), SearchSettings())
 
-    def _search_in(self, space: LatentSpace, context: Context) -> LatentSearch:
-        return ExactSearch(space, torch.nn.Identity(), SearchConfig())
+    monkeypatch.setattr("veilset.methods.latent.method._generator", lambda *_: Dial())
+    monkeypatch.setattr("veilset.methods.latent.method._search", search_in)
+
+
+def fit(plan: LatentPlan, vault: Vault, noise: NoiseSource) -> FittedLatents:
+    found = Latent.fit(plan, Session(vault, plan, MemoryLedger(), noise), None, Context())
+    assert isinstance(found, FittedLatents)
+    return found
 
 
 PLAIN = {
@@ -102,14 +113,13 @@ ROOT = np.array([[0.6, 0, 0, 0], [0.2, 0.4, 0, 0], [0, 0.1, 0.5, 0], [0, 0, 0.2,
 
 def fitted(w: np.ndarray, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
     """Mean and covariance of w by the whole fit of one class with this noise, and the clip norm."""
-    method = ExactLatent.configure("default", PLAIN)
     vault = Vault(ImageSet(shown(w), np.zeros(len(w), dtype=np.int64)))
-    drawn = method.plan(vault.facts, Budget(1.0, 1e-6))
-    plan = Plan(budget=drawn.budget, events=(replace(drawn.events[0], noise_multiplier=noise),))
-    method.fit(Session(vault, plan, MemoryLedger(), NoiseSource(seed)), None, Context())
-    space, latents = method._space, method._latents
+    drawn = Latent.configure("default", PLAIN).plan(vault.facts, Budget(1.0, 1e-6))
+    event = replace(drawn.moments, noise_multiplier=noise)
+    found = fit(replace(drawn, events=(event,), moments=event), vault, NoiseSource(seed))
+    space, latents = found.space, found.latents
     root = (space.directions * space.deviations) @ latents.maps[0]
-    return space.latents(latents.means).numpy()[0], (root @ root.T).numpy(), method._clip_norm
+    return space.latents(latents.means).numpy()[0], (root @ root.T).numpy(), found.clip_norm
 
 
 def population(count: int, seed: int) -> np.ndarray:
@@ -117,6 +127,7 @@ def population(count: int, seed: int) -> np.ndarray:
     return np.round((w + 8) * 4096) / 4096 - 8
 
 
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize(("count", "noise"), [(500, 2.0), (500, 4.0), (4000, 4.0)])
 def test_the_error_of_the_fit_is_what_theory_says(count: int, noise: float) -> None:
     """Against the moments of the private records themselves, noise alone is left: M s / (alpha n) on each number of
@@ -132,6 +143,7 @@ def test_the_error_of_the_fit_is_what_theory_says(count: int, noise: float) -> N
     assert measured == pytest.approx(expected, rel=0.5)
 
 
+@pytest.mark.usefixtures("exact")
 def test_the_covariance_converges_too() -> None:
     """Entries off the diagonal have noise M^2 s / (sqrt(2) beta n)."""
     w, noise, errors, clip = population(4000, 1), 3.0, [], 0.0
@@ -144,6 +156,7 @@ def test_the_covariance_converges_too() -> None:
     assert float(np.sqrt(np.mean(np.square(errors)))) == pytest.approx(expected, rel=0.5)
 
 
+@pytest.mark.usefixtures("exact")
 def test_with_little_noise_the_error_is_that_of_sampling() -> None:
     """Against the truth, 1/sqrt(n) is left when epsilon is large."""
     errors = {
@@ -175,8 +188,8 @@ def test_one_unit_more_moves_the_sum_by_at_most_the_sensitivity(preset: str, gro
     seen: list[list[Tensor]] = []
 
     class Watched(Session):
-        def gaussian_sum(self, per_image, **options):  # type: ignore[no-untyped-def]
-            seen[-1].append(super().gaussian_sum(per_image, **options))
+        def gaussian_sum(self, per_image, event, **options):  # type: ignore[no-untyped-def]
+            seen[-1].append(super().gaussian_sum(per_image, event, **options))
             assert options["clip_norm"] == pytest.approx(math.sqrt(1.01))
             return seen[0][len(seen[-1]) - 1]  # both worlds go on from one release
 
@@ -187,7 +200,7 @@ def test_one_unit_more_moves_the_sum_by_at_most_the_sensitivity(preset: str, gro
         plan = method.plan(vault.facts, Budget(1.0, 1e-5))
         seen.append([])
         public = ImageSet(strange_images(40), np.arange(40) % 2)
-        method.fit(Watched(vault, plan, MemoryLedger(), Scripted()), public, Context())
+        method.fit(plan, Watched(vault, plan, MemoryLedger(), Scripted()), public, Context())  # type: ignore[arg-type]
     assert len(seen[0]) == (3 if components > 1 else 1)
     for one, other in zip(*seen, strict=True):
         assert 0.1 < float((one - other).norm()) <= math.sqrt(1.01) * (1 + 1e-6)
@@ -216,17 +229,17 @@ def heaps(count: int, seed: int) -> np.ndarray:
     return 0.4 * population(count, seed) + side[:, None] * np.eye(LENGTH)[0]
 
 
+@pytest.mark.usefixtures("exact")
 def test_a_mixture_beats_one_gaussian_where_there_are_two_heaps() -> None:
     """By the share of samples that fall between the heaps, where no record is, and by the heaps' sizes."""
     first = {}
     for components in (1, 2):
-        method = ExactLatent.configure("default", {"components": str(components), "draws": "gaussian"})
+        method = Latent.configure("default", {"components": str(components), "draws": "gaussian"})
         vault = Vault(ImageSet(shown(heaps(3000, 0)), np.zeros(3000, dtype=np.int64)))
-        plan = method.plan(vault.facts, Budget(2.0, 1e-6))
-        method.fit(Session(vault, plan, MemoryLedger(), NoiseSource(0)), None, Context())
-        search = ExactSearch(method._space, None, SearchConfig(start="average"))
-        v = search(torch.from_numpy(method.sample(2000).images))
-        first[components] = method._space.latents(v).numpy()[:, 0]
+        found = fit(method.plan(vault.facts, Budget(2.0, 1e-6)), vault, NoiseSource(0))
+        search = ExactSearch(found.space, None, SearchSettings(start="average"))
+        v = search(torch.from_numpy(found.sample(2000).images))
+        first[components] = found.space.latents(v).numpy()[:, 0]
     between = {components: float((np.abs(w) < 0.5).mean()) for components, w in first.items()}
     assert between[1] > 0.15
     assert between[2] < 0.04
@@ -261,17 +274,16 @@ def others(count: int = 300) -> ImageSet:
     return ImageSet(images, np.arange(count) % 2)
 
 
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize(("balanced", "share"), [("true", 0.5), ("false", 0.8)])
 def test_classes_are_drawn_alike_or_as_they_are(balanced: str, share: float) -> None:
     """Two classes far apart, four records of the second to one of the first."""
     labels = (np.arange(1000) % 5 > 0).astype(np.int64)
     w = population(1000, 2) + 3 * np.eye(LENGTH)[0] * labels[:, None]
-    method = ExactLatent.configure("default", {"balanced": balanced})
+    method = Latent.configure("default", {"balanced": balanced})
     vault = Vault(ImageSet(shown(w), labels))
-    method.fit(
-        Session(vault, method.plan(vault.facts, Budget(20.0, 1e-6)), MemoryLedger(), NoiseSource(0)), None, Context()
-    )
-    assert float(method.sample(2000).labels.mean()) == pytest.approx(share, abs=0.05)
+    found = fit(method.plan(vault.facts, Budget(20.0, 1e-6)), vault, NoiseSource(0))
+    assert float(found.sample(2000).labels.mean()) == pytest.approx(share, abs=0.05)
 
 
 def test_a_given_generator_needs_no_public_images_and_is_released(tmp_path: Path) -> None:
@@ -331,6 +343,49 @@ def test_a_generator_that_holds_private_images_is_refused_before_anything_is_res
             assert len(run(private, job, workspace=tmp_path / "run")) == 5
 
 
+def test_the_generator_that_was_compared_is_the_one_that_is_used(tmp_path: Path) -> None:
+    """A file that is exchanged between the comparison and the fit changes nothing."""
+    place = tmp_path / "eigen.safetensors"
+    save_generator(fit_eigen(others()), place)
+    method = Latent.configure("default", {"generator": str(place)})
+    compared = method.public_pictures()
+    assert compared is not None
+    place.unlink()
+    save_generator(fit_eigen(records()), place)
+    vault = Vault(records())
+    found = fit(method.plan(vault.facts, Budget(8.0, 1e-5)), vault, NoiseSource(0))
+    used = found.space.generator
+    assert isinstance(used, EigenGenerator)
+    assert np.array_equal(used.kept_pictures(), compared.read(np.arange(300)))
+
+
+def test_a_plan_says_what_its_rules_decided(tmp_path: Path) -> None:
+    plan = Latent.configure("fast").plan(FACTS, Budget(1.0, 1e-5))
+    assert plan.certified()["generator_steps"] == 300
+    assert plan.certified()["dimensions"] == plan.directions == plan.facts["directions estimated"]
+    assert (plan.clip, plan.components) == (None, ())
+    asked = Latent.configure("default", {"generator": file_of(tmp_path), "dimensions": 3, "clip": "private"})
+    given = asked.plan(replace(FACTS, shape=(16, 16, 1)), Budget(1.0, 1e-5))
+    assert (given.directions, given.recipe, given.decided) == (3, None, {})
+    assert given.events == (given.clip, given.moments)
+
+
+def test_a_plan_loads_no_torch(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from veilset.methods.latent.config import Latent
+from veilset.privacy.budget import Budget
+from veilset.privacy.vault import PublicFacts
+facts = PublicFacts(units=4000, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
+for preset, generator in (("default", ""), ("paper", ""), ("default", {file_of(tmp_path)!r})):
+    method = Latent.configure(preset, {{"generator": generator}})
+    assert method.inputs() == ()
+    method.plan(facts, Budget(1.0, 1e-5)).certified()
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_generator_from_a_release_brings_its_events(tmp_path: Path) -> None:
     small = {"inversion_steps": "2"}
     job = Job(method="latent", epsilon=1.0, samples=5, settings=small | {"generator": file_of(tmp_path)})
@@ -375,11 +430,11 @@ def test_a_run_that_was_stopped_goes_on_with_its_generator_and_its_paid_sum(
 ) -> None:
     job = Job(method="latent", epsilon=8.0, preset=preset, settings=SMALL, samples=20, insecure_seed=0)
 
-    def stopped(self: Latent, count: int, seed: int = 0) -> None:
+    def stopped(self: FittedLatents, count: int, seed: int = 0) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Latent, "sample", stopped)
+        patch.setattr(FittedLatents, "sample", stopped)
         with pytest.raises(KeyboardInterrupt):
             run_with(records(), job, workspace=tmp_path / "run", public=others(40))
     monkeypatch.setattr("veilset.methods.latent.method.make_generator", None)  # the kept generator must do
@@ -394,15 +449,17 @@ def test_a_run_that_was_stopped_goes_on_with_its_generator_and_its_paid_sum(
     [
         ({"search": "best"}, "Expected search"),
         ({"generator_kind": "diffusion"}, "Expected generator_kind"),
-        ({"inversion_steps": "0"}, "inversion_steps >= 1"),
-        ({"clip_quantile": "1"}, "between 0 and 1"),
-        ({"components": "0"}, "components >= 1"),
+        ({"inversion_steps": "0"}, "Expected inversion_steps to be a whole number of at least 1"),
+        ({"clip_quantile": "1"}, "Expected clip_quantile to be a number above 0 and below 1"),
+        ({"components": "0"}, "Expected components to be a whole number of at least 1"),
+        ({"dimensions": "0"}, "Expected dimensions to be auto or a whole number of at least 1"),
+        ({"generator_steps": "-1"}, "Expected generator_steps to be auto or a whole number of at least 1"),
         ({"truncation": "3"}, "truncation"),
         ({"distance": "lpips"}, "pip install lpips torchvision"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilset.methods.latent.distance.find_spec", lambda module: None)
+    monkeypatch.setattr("veilset.methods.latent.choices.find_spec", lambda module: None)
     with pytest.raises(InputError, match=message):
         Latent.configure("default", settings)
 

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veilset.core.errors import InputError
+from veilset.methods.latent.config import direction_count
 from veilset.methods.latent.moments import (
     Discriminant,
     MomentRows,
     Moments,
     Seen,
-    direction_count,
     positive,
     smat,
     svec,

@@ -7,14 +7,10 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError
-from veilset.methods.latent.search import (
-    SEARCHES,
-    InversionConfig,
-    LatentSearch,
-    SearchConfig,
-    search_named,
-    train_inversion,
-)
+from veilset.methods.latent.choices import SEARCHES, InversionTraining, SearchSettings
+from veilset.methods.latent.config import LatentSettings
+from veilset.methods.latent.inversion import train_inversion
+from veilset.methods.latent.search import LatentSearch
 from veilset.methods.latent.space import LatentSpace
 from veilset.models.generators.style import LatentGenerator, StyleGenerator
 
@@ -47,7 +43,7 @@ def space() -> LatentSpace:
 
 @pytest.fixture(scope="module")
 def network(space: LatentSpace) -> torch.nn.Module:
-    return train_inversion(space, InversionConfig(steps=150, batch=32, width=8), seed=0)
+    return train_inversion(space, InversionTraining(steps=150, batch=32, width=8), seed=0)
 
 
 def pictures(space: LatentSpace, count: int, seed: int = 5) -> tuple[Tensor, Tensor]:
@@ -74,7 +70,7 @@ def test_the_inversion_network_learns_from_samples(space: LatentSpace, network: 
 
 def test_the_network_is_kept_and_found_again(space: LatentSpace, tmp_path: Path) -> None:
     place = tmp_path / "inversion.pt"
-    config = InversionConfig(steps=3, batch=8, width=8)
+    config = InversionTraining(steps=3, batch=8, width=8)
     first = train_inversion(space, config, seed=0, checkpoint=place)
     written = place.stat().st_mtime_ns
     second = train_inversion(space, config, seed=1, checkpoint=place)
@@ -85,14 +81,14 @@ def test_the_network_is_kept_and_found_again(space: LatentSpace, tmp_path: Path)
 def test_descent_comes_nearer(space: LatentSpace, network: torch.nn.Module) -> None:
     images, v = pictures(space, 20)
     start = LatentSearch(space, network, SEARCHES["ff"])(images)
-    found = LatentSearch(space, network, SearchConfig(steps=60))(images)
+    found = LatentSearch(space, network, SearchSettings(steps=60))(images)
     assert float((found - v).square().mean()) < 0.5 * float((start - v).square().mean())
 
 
 def test_the_penalty_keeps_latents_short(space: LatentSpace) -> None:
     images, _ = pictures(space, 8)
     lengths = [
-        float(LatentSearch(space, None, SearchConfig(start="average", steps=40, penalty=penalty))(images).norm())
+        float(LatentSearch(space, None, SearchSettings(start="average", steps=40, penalty=penalty))(images).norm())
         for penalty in (0.0, 1.0, 100.0)
     ]
     assert lengths[0] > lengths[1] > lengths[2]
@@ -112,8 +108,8 @@ def test_an_answer_depends_on_its_own_image_to_the_last_bit(
 ) -> None:
     """Alone, in company, at other places, and with one image more before, between and after."""
     own = space if kind == "bumps" else styled
-    network = train_inversion(own, InversionConfig(steps=2, batch=8, width=8), seed=0)
-    search = LatentSearch(own, network, SearchConfig(start=start, steps=steps, penalty=0.01))  # type: ignore[arg-type]
+    network = train_inversion(own, InversionTraining(steps=2, batch=8, width=8), seed=0)
+    search = LatentSearch(own, network, SearchSettings(start=start, steps=steps, penalty=0.01))  # type: ignore[arg-type]
     images, _ = pictures(own, 40)
     another, _ = pictures(own, 1, seed=6)
     together = search(images)
@@ -127,11 +123,11 @@ def test_an_answer_depends_on_its_own_image_to_the_last_bit(
 
 
 def test_names_and_settings(space: LatentSpace) -> None:
-    assert search_named("opt") == SearchConfig(steps=500, learning_rate=0.1, penalty=0.0)
-    assert search_named("opt_b").penalty > search_named("opt_a").penalty > 0
+    assert SEARCHES["opt"] == SearchSettings(steps=500, learning_rate=0.1, penalty=0.0)
+    assert SEARCHES["opt_b"].penalty > SEARCHES["opt_a"].penalty > 0
     with pytest.raises(InputError, match="Expected search"):
-        search_named("opt_c")
+        LatentSettings(search="opt_c")
     with pytest.raises(InputError, match="needs one"):
         LatentSearch(space, None, SEARCHES["ff"])
-    with pytest.raises(InputError, match="steps >= 0"):
-        SearchConfig(steps=-1)
+    with pytest.raises(InputError, match="Expected steps to be a whole number of at least 0"):
+        SearchSettings(steps=-1)

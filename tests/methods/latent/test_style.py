@@ -1,6 +1,5 @@
 """Training of a public generator: it learns, it resumes, and it refuses what it cannot use."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +8,11 @@ import torch
 
 from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
-from veilset.methods.latent.generators.style import PRESETS, StyleGame, StyleTrainingConfig, train_generator
-from veilset.training import style_training
+from veilset.methods.latent.generators import style
+from veilset.methods.latent.generators.recipes import STYLES, StyleRecipe
+from veilset.methods.latent.generators.style import StyleGame, train_generator
 
-TINY = StyleTrainingConfig(latent_size=8, width=4, mapping_layers=2, steps=6, batch=8, decay=0.9)
+TINY = StyleRecipe(latent_size=8, width=4, mapping_layers=2, steps=6, batch=8, decay=0.9)
 
 
 def public(count: int = 64, size: int = 16, level: int = 200) -> ImageSet:
@@ -26,9 +26,9 @@ def public(count: int = 64, size: int = 16, level: int = 200) -> ImageSet:
 
 def test_the_generator_comes_nearer_to_the_public_images() -> None:
     real = public(level=60)
-    config = replace(TINY, steps=60, batch=16, learning_rate=0.005)
-    before = train_generator(real, replace(config, steps=1))
-    after = train_generator(real, config)
+    recipe = TINY.changed(steps=60, batch=16, learning_rate=0.005)
+    before = train_generator(real, recipe.changed(steps=1))
+    after = train_generator(real, recipe)
     w = torch.Generator().manual_seed(0)
     brightness = [float(g.render(g.draw(100, w)).float().mean()) for g in (before, after)]
     truth = float(real.images.mean())
@@ -39,9 +39,9 @@ def test_the_generator_comes_nearer_to_the_public_images() -> None:
 def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(style_training, "_CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(style, "_CHECKPOINT_EVERY", 4)
     place = tmp_path / "checkpoint.pt"
-    train_generator(public(), replace(TINY, steps=5), checkpoint=place)
+    train_generator(public(), TINY.changed(steps=5), checkpoint=place)
     resumed = train_generator(public(), TINY, checkpoint=place)
     whole = train_generator(public(), TINY)
     for name, value in whole.state_dict().items():
@@ -66,9 +66,9 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="square"):
         train_generator(wide, TINY)
     other = tmp_path / "other.pt"
-    StyleGame(16, 1, replace(TINY, width=8), seed=0, device="cpu").save(other)
+    StyleGame(16, 1, TINY.changed(width=8), seed=0, device="cpu").save(other)
     with pytest.raises(InputError, match="not a checkpoint of this training"):
         train_generator(public(), TINY, checkpoint=other)
-    with pytest.raises(InputError, match="steps of at least 1"):
-        StyleTrainingConfig(steps=0)
-    assert {"fast", "default"} <= set(PRESETS)
+    with pytest.raises(InputError, match="Expected steps to be a whole number of at least 1"):
+        StyleRecipe(steps=0)
+    assert {"fast", "default"} <= set(STYLES)

@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from veilset.core.errors import InputError
-from veilset.models.generators.files import description_of, load_generator, read_description, rebuild, save_generator
+from veilset.models.generators.files import description_of, load_generator, rebuild, save_generator
+from veilset.models.generators.headers import read_description
 from veilset.models.generators.style import StyleCritic, StyleGenerator, demodulation, level_count
 
 

@@ -1,97 +1,263 @@
-"""The public settings of the method latent."""
+"""Latents inside a public generator: settings, plan and what the method is."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
 from veilset.core.errors import InputError
-from veilset.core.files import sha256_of
-from veilset.methods.base import Config
-from veilset.methods.latent.distance import DistanceName, require_distance
-from veilset.methods.latent.generators.making import GeneratorKind
-from veilset.methods.latent.moments import Repair, Restore
-from veilset.methods.latent.search import SearchName
-from veilset.models.generators.files import generator_file
+from veilset.core.records import Records
+from veilset.core.settings import Auto, Settings, setting
+from veilset.methods.base import AuditForm, Decision, Method, MethodPlan
+from veilset.methods.latent.choices import (
+    SEARCHES,
+    DistanceName,
+    Draws,
+    Repair,
+    Restore,
+    SearchName,
+    SearchSettings,
+    require_distance,
+)
+from veilset.methods.latent.generators.given import GivenGenerator
+from veilset.methods.latent.generators.recipes import (
+    GeneratorKind,
+    GeneratorPreset,
+    Recipe,
+    StyleRecipe,
+    latent_size_of,
+    recipe_of,
+)
+from veilset.privacy.accounting import calibrate
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event
 from veilset.privacy.vault import PublicFacts
+from veilset.release.inputs import InputRelease
+
+_MOMENTS, _CLIP, _COMPONENTS = "latent moments", "latent clip norm", "latent components"
+_COMPONENTS_SHARE = 0.2  # of the privacy for the rounds of a mixture; the covariance needs the rest
+_FEWEST_PER_DIRECTION = 2
+_MOST_NOISE = 0.25  # in a direction, against the public variance
+_AUDITED: Mapping[str, Any] = {"generator_steps": 1, "inversion_steps": 1, "dimensions": 4}
+
+
+class LatentSettings(Settings):
+    """Public settings of the method."""
+
+    generator: str = setting(
+        "",
+        "A file of `veilset generator train` or `convert`, or the folder of a release, which is verified and whose "
+        "cost counts; empty makes one of the public images.",
+    )
+    generator_is_of_others: bool = setting(
+        False, "Declare that this release is of other people; the certificate says that you did."
+    )
+    generator_kind: GeneratorKind = setting(
+        "eigen", "style is trained against a critic; eigen is public images along their principal directions."
+    )
+    generator_preset: GeneratorPreset = setting("default", "Of the training of a style generator.")
+    generator_steps: int | Auto = setting("auto", "Of that training; auto leaves it to the preset.", least=1)
+    mirrored: bool = setting(False, "Let the generator see mirrored images, too.")
+    search: SearchName = setting(
+        "ff",
+        "ff is the inversion network; opt, opt_a and opt_b descend from its answer, without penalty, with a weak and "
+        "with a strong one; average descends from the average latent.",
+    )
+    distance: DistanceName = setting("wavelets", "That a descent makes small; lpips where that package is installed.")
+    inversion_steps: int = setting(2000, "At most so many steps of the inversion network.", least=1)
+    dimensions: int | Auto = setting(
+        "auto", "Directions to estimate; auto is a rule on units, classes and noise.", least=1
+    )
+    components: int = setting(
+        1, "Gaussians of each class, of one covariance; more than one by expectation-maximisation.", least=1
+    )
+    rounds: int = setting(3, "Of that, each one more release.", least=1)
+    clip: Literal["public", "private"] = setting(
+        "public", "The clip norm: a quantile of public samples, or a paid quantile of the private lengths."
+    )
+    clip_quantile: float = setting(0.9, "That quantile.", above=0, below=1)
+    clip_share: float = setting(0.1, "Share of the privacy for a private quantile.", above=0, below=1)
+    repair: Repair = setting("linear", "Of the noisy covariance; replace is the paper's.")
+    restore: Restore = setting(
+        "shift",
+        "What the inversion loses and gets back: nothing (none), the variance (spread), shifts of the mean, too "
+        "(mean), or also of the covariance (shift).",
+    )
+    draws: Draws = setting(
+        "chosen", "Samples start from the generator's own latents that fit (chosen), any (own) or normal ones."
+    )
+    truncation: float = setting(1.0, "Below 1 pulls samples towards their class' mean.", least=0, most=2)
+    balanced: bool = setting(True, "Draw all classes alike, and not as often as the noisy counts say.")
+
+    def check(self) -> None:
+        """A distance needs its package."""
+        super().check()
+        require_distance(self.distance)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatentConfig(Config):
-    """Public settings of the method.
+class LatentPlan(MethodPlan):
+    """One Gaussian for the moments, each round of a mixture, and the histogram for a private clip norm."""
 
-    Args:
-        generator: a file of `veilset generator train` or `convert`, or the folder of a release, which is verified and
-            whose cost counts; empty trains one on the public images.
-        generator_is_of_others: declare that this release is of other people; the certificate says that you did.
-        generator_kind: "style" (trained against a critic) or "eigen" (public images along their principal directions).
-        generator_preset: of the training of a style generator: "fast", "default" or "large".
-        generator_steps: of that training; 0 leaves it to the preset.
-        mirrored: let that training mirror half of the images.
-        search: "ff" (the inversion network), "opt", "opt_a", "opt_b" (descent from its answer, without penalty, with a
-            weak and with a strong one) or "average" (descent from the average latent).
-        distance: that a descent makes small: "wavelets", or "lpips" where that package is installed.
-        inversion_steps: at most so many steps of the inversion network.
-        dimensions: directions to estimate; 0 leaves it to a rule on units, classes and noise.
-        components: Gaussians of each class, of one covariance; more than one by expectation-maximisation.
-        rounds: of that, each one more release.
-        clip: "public" (a quantile of public samples) or "private" (a paid quantile of the private lengths).
-        clip_quantile: that quantile.
-        clip_share: share of the privacy for a private quantile.
-        repair: of the noisy covariance: "replace" (the paper's), "linear" or "spiked" (methods/latent/moments.py).
-        restore: what the inversion loses: "none", "spread" (the variance), "mean" (shifts of the mean, too) or "shift"
-            (also of the covariance).
-        draws: samples start from the generator's own latents that fit ("chosen"), any ("own") or normal ("gaussian").
-        truncation: below 1 pulls samples towards their class' mean.
-        balanced: draw all classes alike; False draws them as often as the noisy counts say.
-    """
+    settings: LatentSettings
+    clip: Event | None
+    moments: Event
+    components: tuple[Event, ...]
+    directions: int
+    """To estimate, at most: an eigen generator of few public images has fewer."""
+    search: SearchSettings
+    recipe: Recipe | None
+    """Of the generator to make of public images; None where one is given."""
+    given: GivenGenerator | None = field(compare=False)
 
-    generator: str = ""
-    generator_is_of_others: bool = False
-    generator_kind: GeneratorKind = "eigen"
-    generator_preset: Literal["fast", "default", "large"] = "default"
-    generator_steps: int = 0
-    mirrored: bool = False
-    search: SearchName = "ff"
-    distance: DistanceName = "wavelets"
-    inversion_steps: int = 2000
-    dimensions: int = 0
-    components: int = 1
-    rounds: int = 3
-    clip: Literal["public", "private"] = "public"
-    clip_quantile: float = 0.9
-    clip_share: float = 0.1
-    repair: Repair = "linear"
-    restore: Restore = "shift"
-    draws: Literal["chosen", "own", "gaussian"] = "chosen"
-    truncation: float = 1.0
-    balanced: bool = True
-
-    def __post_init__(self) -> None:
-        for name, kind in (
-            ("generator_kind", GeneratorKind),
-            ("search", SearchName),
-            ("distance", DistanceName),
-            ("repair", Repair),
-            ("restore", Restore),
-        ):
-            if getattr(self, name) not in get_args(kind):
-                raise InputError(f"Expected {name} to be one of {', '.join(get_args(kind))}.")
-        require_distance(self.distance)
-        if self.inversion_steps < 1 or min(self.dimensions, self.generator_steps) < 0:
-            raise InputError(
-                "Expected inversion_steps >= 1, dimensions >= 0 and generator_steps >= 0, "
-                f"got {self.inversion_steps}, {self.dimensions} and {self.generator_steps}."
-            )
-        if min(self.components, self.rounds) < 1:
-            raise InputError(f"Expected components >= 1 and rounds >= 1, got {self.components} and {self.rounds}.")
-        for name in ("clip_quantile", "clip_share"):
-            if not 0 < getattr(self, name) < 1:
-                raise InputError(f"Expected {name} between 0 and 1, got {getattr(self, name)}.")
-        if not 0 <= self.truncation <= 2:
-            raise InputError(f"Expected truncation between 0 and 2, got {self.truncation}.")
-
-    def certified(self, facts: PublicFacts) -> dict[str, Any]:
+    def certified(self) -> dict[str, Any]:
         """The settings, with the name and the SHA-256 of the generator's file for its path."""
-        place = generator_file(Path(self.generator))
-        known = {"generator": place.name, "generator_sha256": sha256_of(place)} if self.generator else {}
-        return super().certified(facts) | known
+        return super().certified() | ({} if self.given is None else self.given.certified())
+
+
+class Latent(Method):
+    """Private Gaussians in the latent space of a public generator."""
+
+    name = "latent"
+    title = "Private Gaussians inside a public generator"
+    paper = "Bie, Find your private dataset inside StyleGAN, 2020"
+    claim_of_paper = (
+        "The paper's claim holds but for the clip norm, which is a percentile of private norms, as its author says."
+    )
+    guarantee = "dp"
+    needs_public = True
+    releases = ("images", "labels", "soft_labels", "generator")
+    settings_type = LatentSettings
+    settings: LatentSettings
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {},
+        "fast": {"generator_kind": "style", "generator_preset": "fast", "inversion_steps": 300},
+        "paper": {
+            "generator_kind": "style",
+            "search": "opt_a",
+            "repair": "replace",
+            "restore": "none",
+            "draws": "gaussian",
+        },
+    }
+    smallest: ClassVar[Mapping[str, Any]] = {"generator_steps": 2, "inversion_steps": 2}
+    forms = (
+        AuditForm(form="moments of latents", settings=_AUDITED, runs=300),
+        AuditForm(form="with a private clip norm", settings={**_AUDITED, "clip": "private"}, runs=300),
+        AuditForm(form="mixtures in two rounds", settings={**_AUDITED, "components": 2, "rounds": 2}, runs=300),
+    )
+
+    def requires_public(self) -> bool:
+        """Only to make a generator."""
+        return not self.settings.generator
+
+    def public_pictures(self) -> Records | None:
+        """Those that a given eigen generator holds."""
+        if self._given is None:
+            return None
+        import numpy as np
+
+        from veilset.data.images import ImageSet
+        from veilset.models.generators.eigen import EigenGenerator
+
+        network = self._given.network
+        if not isinstance(network, EigenGenerator):
+            return None
+        return ImageSet(network.kept_pictures(), np.zeros(network.pictures, dtype=np.int64))
+
+    @cached_property
+    def _given(self) -> GivenGenerator | None:
+        place = self.settings.generator
+        return GivenGenerator(place, is_of_others=self.settings.generator_is_of_others) if place else None
+
+    def inputs(self) -> tuple[InputRelease, ...]:
+        """The release that a given generator is from, if it is."""
+        return () if self._given is None else self._given.inputs
+
+    def plan(self, facts: PublicFacts, budget: Budget) -> LatentPlan:
+        """Share the budget between the sums, and let noise and units say how many directions can be estimated."""
+        height, width, _ = facts.shape
+        if height != width:
+            raise InputError(f"Expected square images, got {height}x{width}. Pass --size 32.")
+        config = self.settings
+        recipe, latent_size = self._recipe(facts)
+        shares = [(_CLIP, config.clip_share)] if config.clip == "private" else []
+        left = 1 - sum(share for _, share in shares)
+        rounds = config.rounds if config.components > 1 else 0
+        moments = left * (1 - _COMPONENTS_SHARE) if rounds else left
+        shares += [(_MOMENTS, moments), *[(_COMPONENTS, left * _COMPONENTS_SHARE / max(rounds, 1))] * rounds]
+
+        def events(noise: float) -> list[Event]:
+            # Full Gaussian sums of noise s/sqrt(q), with q adding up to 1, cost exactly what one of noise s costs.
+            return [Event(label=label, noise_multiplier=noise / math.sqrt(share)) for label, share in shares]
+
+        spent = events(calibrate(budget, events))
+        first = 1 if config.clip == "private" else 0
+        directions = self._directions(facts, spent[first].noise_multiplier, latent_size)
+        return LatentPlan(
+            budget=budget,
+            events=tuple(spent),
+            facts={"directions estimated": directions, "of": latent_size},
+            settings=config,
+            decided=self._decisions(recipe, directions),
+            clip=spent[0] if first else None,
+            moments=spent[first],
+            components=tuple(spent[first + 1 :]),
+            directions=directions,
+            search=SEARCHES[config.search],
+            recipe=recipe,
+            given=self._given,
+        )
+
+    def _recipe(self, facts: PublicFacts) -> tuple[Recipe | None, int]:
+        """How to make a generator, where none is given, and the length of its latents."""
+        if self._given is not None:
+            return None, self._given.latent_size(facts.shape)
+        config = self.settings
+        recipe = recipe_of(
+            config.generator_kind,
+            preset=config.generator_preset,
+            steps=config.generator_steps,
+            mirrored=config.mirrored,
+        )
+        return recipe, latent_size_of(recipe, facts.shape)
+
+    def _directions(self, facts: PublicFacts, noise: float, latent_size: int) -> int:
+        wanted, each = self.settings.dimensions, facts.units / facts.classes
+        if wanted == "auto":
+            return direction_count(latent_size, each, noise)
+        if wanted > min(latent_size, each):
+            raise InputError(
+                f"Expected dimensions of at most {min(latent_size, int(each))} for latents of {latent_size} numbers "
+                f"and about {each:.0f} units a class, got {wanted}. auto chooses by a rule."
+            )
+        return wanted
+
+    def _decisions(self, recipe: Recipe | None, directions: int) -> dict[str, Decision]:
+        decided = {}
+        if self.settings.dimensions == "auto":
+            why = "in so many directions noise stays below what there is to estimate"
+            decided["dimensions"] = Decision(value=directions, why=why)
+        if self.settings.generator_steps == "auto" and isinstance(recipe, StyleRecipe):
+            why = f"generator_preset={self.settings.generator_preset}"
+            decided["generator_steps"] = Decision(value=recipe.steps, why=why)
+        return decided
+
+
+def direction_count(latent_size: int, units_per_class: float, noise: float) -> int:
+    """How many directions to estimate: the most in which noise stays below what there is to estimate.
+
+    In public coordinates the clip norm is about sqrt(k). The noise on the covariance of a class of m units is then a
+    symmetric matrix whose largest eigenvalue is about k sqrt(2k) noise / m (Wigner). Variances are about 1, and what is
+    to be estimated is by how much they differ from 1: k is the largest number for which the noise is at most a quarter.
+    It is also at most m/2, because fewer units say nothing.
+    """
+    by_noise = (_MOST_NOISE * units_per_class / (math.sqrt(2) * noise)) ** (2 / 3)
+    count = int(min(latent_size, by_noise, units_per_class / _FEWEST_PER_DIRECTION))
+    if count < 1:
+        raise InputError(
+            f"About {units_per_class:.0f} units a class with noise {noise:.3g} times a unit's weight leave nothing to "
+            "estimate. Use more units, fewer classes or a larger epsilon."
+        )
+    return count

@@ -1,31 +1,18 @@
 """How far two images are from each other in the eyes of a search: wavelets, or LPIPS where it is installed."""
 
 from importlib import import_module
-from importlib.util import find_spec
-from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veilset.core.errors import InputError
+from veilset.methods.latent.choices import DistanceName, require_distance
 from veilset.models import SMALLEST_SIDE
 from veilset.models.features.scattering import Scattering, group_norm
-
-DistanceName = Literal["wavelets", "lpips"]
 
 _LARGEST_SIDE = 64
 _ANGLES = 4  # of the wavelets; eight take twice as long
 _PIXEL_WEIGHT = 16.0  # one over the usual variance of a pixel
 _LPIPS_SIDE = 64  # smaller images shrink to nothing in its network
-
-
-def require_distance(name: DistanceName) -> None:
-    """Refuse LPIPS where it is not installed, before any work is done."""
-    if name == "lpips" and not all(find_spec(module) for module in ("lpips", "torchvision")):
-        raise InputError(
-            "distance=lpips needs the packages lpips and torchvision, which Veilset does not install: "
-            "pip install lpips torchvision. distance=wavelets needs nothing."
-        )
 
 
 class WaveletDistance(nn.Module):

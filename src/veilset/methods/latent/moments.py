@@ -2,7 +2,7 @@
 
 A row is psi(u) = (alpha u, beta svec(u u')) with u = clip(v, M) / M and alpha^2 + beta^2 = 1, and where there are
 several classes one constant that counts; see docs/latent.md. What comes after the sum is post-processing: means,
-covariances that are shrunk towards the public one, and labels. Samples are drawn in latent_draws.py.
+covariances that are shrunk towards the public one, and labels. Samples are drawn in sampling.py.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity `MomentRows.sensitivity` = sqrt(1 + b^2), b the
 constant; event one Gaussian; assumes that v depends on its own image alone.
@@ -10,39 +10,15 @@ constant; event one Gaussian; assumes that v depends on its own image alone.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from veilset.core.errors import InputError
-
-Repair = Literal["replace", "linear", "spiked"]
-Restore = Literal["none", "spread", "mean", "shift"]
+from veilset.methods.latent.choices import Repair, Restore
 
 _SMALLEST_VARIANCE = 0.02  # of a direction that is sampled, against 1 of the public population
-_FEWEST_PER_DIRECTION = 2
-_MOST_NOISE = 0.25  # in a direction, against the public variance
 # A direction that the inversion sees worse than this is not amplified any further.
 _LEAST_SEEN = 0.3
-
-
-def direction_count(latent_size: int, units_per_class: float, noise: float) -> int:
-    """How many directions to estimate: the most in which noise stays below what there is to estimate.
-
-    In public coordinates the clip norm is about sqrt(k). The noise on the covariance of a class of m units is then a
-    symmetric matrix whose largest eigenvalue is about k sqrt(2k) noise / m (Wigner). Variances are about 1, and what is
-    to be estimated is by how much they differ from 1: k is the largest number for which the noise is at most a quarter.
-    It is also at most m/2, because fewer units say nothing.
-    """
-    by_noise = (_MOST_NOISE * units_per_class / (math.sqrt(2) * noise)) ** (2 / 3)
-    count = int(min(latent_size, by_noise, units_per_class / _FEWEST_PER_DIRECTION))
-    if count < 1:
-        raise InputError(
-            f"About {units_per_class:.0f} units a class with noise {noise:.3g} times a unit's weight leave nothing to "
-            "estimate. Use more units, fewer classes or a larger epsilon."
-        )
-    return count
 
 
 @dataclass(frozen=True, kw_only=True)

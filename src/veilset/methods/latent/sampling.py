@@ -6,21 +6,35 @@ sampling, tempered so that half of the draws still count), and an affine map of 
 the fitted mean and covariance. The better the choice, the less is left to move, and stretched latents are what spoils
 images.
 
-Privacy: post-processing of the noisy moments (latent_fit.py), with the generator and public coins.
+Privacy: post-processing of the noisy moments (moments.py), with the generator and public coins.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from veilset.methods.latent.moments import positive, symmetric_root
+from veilset.core.errors import InputError
+from veilset.core.randomness import numpy_generator, torch_generator
+from veilset.methods.base import Fitted, ReleasedModel, Samples
+from veilset.methods.latent.choices import Draws
+from veilset.methods.latent.config import LatentSettings
+from veilset.methods.latent.moments import Discriminant, positive, symmetric_root
+from veilset.methods.latent.search import LatentSearch
+from veilset.methods.latent.space import LatentSpace
+from veilset.models.descriptions import described
+from veilset.models.generators.eigen import SHOWS_PUBLIC, EigenGenerator
+from veilset.models.generators.files import description_of, rebuild
 
 _STILL_COUNT = 0.5  # of the draws, by their effective number
 _MOST_WEIGHT = 4.0  # of a draw, against the usual one
 _HALVINGS = 30
+_AT_ONCE = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +106,85 @@ class ClassLatents:
         """Kept draws (b, d) brought to the Gaussian; truncation pulls all coordinates in."""
         first = (v[:, : self.size] - self.middles[number]) @ self.maps[number].T
         return torch.cat([self.means[number] + truncation * first, truncation * v[:, self.size :]], dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedLatents(Fitted):
+    """The generator's coordinates, the Gaussians in them, and what labels the images."""
+
+    settings: LatentSettings
+    space: LatentSpace
+    search: LatentSearch
+    latents: ClassLatents
+    discriminant: Discriminant
+    clip_norm: float
+
+    def sample(self, count: int, seed: int = 0) -> Samples:
+        """4. Draw latents of each component, show their images, and label what is stored."""
+        shares = self.latents.shares.double().numpy()
+        drawn = numpy_generator(seed, "latent components").choice(len(shares), size=count, p=shares / shares.sum())
+        coins = torch_generator(seed, "latent samples")
+        draws = partial(source, self.space, self.settings.draws, coins=coins)
+        images, soft = [], []
+        for start in range(0, count, _AT_ONCE):
+            chosen = torch.from_numpy(drawn[start : start + _AT_ONCE])
+            v = self.latents.draw(draws, chosen, coins, self.settings.truncation)
+            pictures = self.space.stored(v.to(self.space.centre.device)).permute(0, 2, 3, 1)
+            # The discriminant was fitted to what the search finds, so it judges that; a descent finds about v itself.
+            answers = self.search(pictures) if self.search.settings.steps == 0 else v
+            images.append(pictures)
+            likely = self.discriminant.probabilities(answers[:, : self.latents.size])
+            soft.append(likely.reshape(len(chosen), -1, self.settings.components).sum(dim=2))
+        soft_labels = torch.cat(soft).float().numpy()
+        return Samples(
+            images=np.ascontiguousarray(torch.cat(images).numpy()),
+            labels=soft_labels.argmax(axis=1).astype(np.int64),
+            soft_labels=soft_labels,
+        )
+
+    def warnings(self) -> list[str]:
+        """That the samples show public images, where the generator is made of them."""
+        return [SHOWS_PUBLIC] if isinstance(self.space.generator, EigenGenerator) else []
+
+    def models(self) -> dict[str, ReleasedModel]:
+        """The public generator with the private latent Gaussians; `rebuild_sampler` draws from them."""
+        space = self.space
+        weights = {f"generator.{name}": value for name, value in space.generator.state_dict().items()}
+        weights |= {f"space.{name}": getattr(space, name) for name in ("centre", "directions", "deviations")}
+        weights |= {f"latents.{name}": value for name, value in vars(self.latents).items()}
+        description = described(
+            "latent_sampler",
+            generator=description_of(space.generator),
+            directions=self.latents.size,
+            components=self.settings.components,
+            draws=self.settings.draws,
+            clip_norm=self.clip_norm,
+        )
+        return {"generator": ReleasedModel(weights=weights, description=description)}
+
+
+def source(space: LatentSpace, draws: Draws, count: int, coins: torch.Generator) -> Tensor:
+    """What samples are moved from: coordinates (count, d), normal ones or those of the generator's own images."""
+    if draws == "gaussian":
+        return torch.randn(count, space.size, generator=coins)
+    return space.draw(count, coins).cpu()
+
+
+def rebuild_sampler(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[LatentSpace, ClassLatents]:
+    """The generator's coordinates and the Gaussians of a release; Gaussian i is of class i // components.
+
+    `space.stored(latents.draw(source, chosen, coins))`, with a source of `space.draw` or, where the description says
+    draws "gaussian", of normal rows.
+    """
+
+    def part(prefix: str) -> dict[str, Tensor]:
+        return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+    try:
+        generator = rebuild(description["generator"], part("generator."))
+        return LatentSpace(generator=generator, **part("space.")), ClassLatents(**part("latents."))
+    except (KeyError, TypeError) as error:
+        raise InputError(f"Not a release of latent: {type(error).__name__}: {error}") from error
 
 
 def _preference(v: Tensor, slope: Tensor, curve: Tensor) -> Tensor:

@@ -7,19 +7,14 @@ from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Records
+from veilset.data.tensors import as_floats
+from veilset.methods.latent.generators.recipes import eigen_size
 from veilset.models.features.code import principal_directions
 from veilset.models.generators.eigen import EigenGenerator
 
 _MOST_PICTURES = 8000  # kept in the generator, mirrored ones included
 _MOST_NUMBERS = 10**8  # of the pictures together: 400 MB while they are looked at, fewer pictures of 224 pixels
-_MOST_DIRECTIONS = 1024
 _FEWEST_PICTURES = 16
-
-
-def eigen_size(shape: tuple[int, int, int]) -> int:
-    """The principal directions of images of a shape, where there are enough of them."""
-    height, width, channels = shape
-    return min(_MOST_DIRECTIONS, height * width * channels)
 
 
 def fit_eigen(
@@ -36,7 +31,7 @@ def fit_eigen(
     count = min(len(public.labels), most // 2 if mirrored else most)
     rows = np.sort(coins.permutation(len(public.labels))[:count]).astype(np.int64)
     with progress.task("finding the principal directions of public images", 1) as task:
-        pixels = torch.from_numpy(public.read(rows)).permute(0, 3, 1, 2).to(device).float() / 255
+        pixels = as_floats(torch.from_numpy(public.read(rows)), device)
         pictures = torch.cat([pixels, pixels.flip(3)]) if mirrored else pixels
         # Noise picks a picture by its place, so places must mean nothing.
         flat = pictures[torch.from_numpy(coins.permutation(len(pictures)))].flatten(1)

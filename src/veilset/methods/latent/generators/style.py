@@ -6,7 +6,6 @@ learned by heart (Karras et al., "Training generative adversarial networks with 
 """
 
 import io
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,8 @@ from veilset.core.files import write_whole
 from veilset.core.progress import SILENT, Progress
 from veilset.core.randomness import derive_seed, numpy_generator, torch_generator
 from veilset.core.records import Records
+from veilset.data.tensors import as_floats
+from veilset.methods.latent.generators.recipes import StyleRecipe
 from veilset.models.generators.style import StyleCritic, StyleGenerator
 from veilset.training.augment import AugmentConfig, augment
 from veilset.training.settings import WeightAverage
@@ -43,56 +44,9 @@ _CHANGES = AugmentConfig(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class StyleTrainingConfig:
-    """How a public generator is trained.
-
-    Args:
-        latent_size: length of the latent vector w.
-        width: maps at the finest level.
-        mapping_layers: of the mapping network.
-        steps: of generator and critic each.
-        batch: images of a step.
-        learning_rate: of Adam, for both.
-        penalty: weight of R1.
-        decay: of the average of the generator's weights.
-        mirrored: show half of the images mirrored; right for faces, wrong for digits.
-        augmented: let augmentation follow the critic; False leaves it out.
-    """
-
-    latent_size: int = 64
-    width: int = 16
-    mapping_layers: int = 4
-    steps: int = 6000
-    batch: int = 32
-    learning_rate: float = 0.002
-    penalty: float = 0.1
-    decay: float = 0.998
-    mirrored: bool = False
-    augmented: bool = True
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch < 2 or not self.learning_rate > 0:
-            raise InputError(
-                "Expected steps of at least 1, batch of at least 2 and learning_rate > 0, "
-                f"got {self.steps}, {self.batch} and {self.learning_rate}."
-            )
-        if self.penalty < 0 or not 0 <= self.decay < 1:
-            raise InputError(f"Expected penalty >= 0 and decay in [0, 1), got {self.penalty} and {self.decay}.")
-
-
-PRESETS: dict[str, StyleTrainingConfig] = {
-    "fast": StyleTrainingConfig(latent_size=32, width=8, steps=300, batch=16, mapping_layers=2, decay=0.98),
-    "default": StyleTrainingConfig(),
-    "large": StyleTrainingConfig(
-        latent_size=256, width=64, steps=100_000, mapping_layers=8, learning_rate=0.0025, penalty=1.0, decay=0.9995
-    ),
-}
-
-
 def train_generator(
     public: Records,
-    config: StyleTrainingConfig,
+    recipe: StyleRecipe,
     *,
     seed: int = 0,
     device: str = "cpu",
@@ -108,15 +62,14 @@ def train_generator(
         raise InputError(f"Expected square public images, got {height}x{width}. Pass --size 32.")
     if len(public.labels) < _FEWEST_IMAGES:
         raise InputError(f"Expected at least {_FEWEST_IMAGES} public images, got {len(public.labels)}.")
-    game = StyleGame(height, channels, config, seed=seed, device=device)
+    game = StyleGame(height, channels, recipe, seed=seed, device=device)
     if checkpoint is not None and checkpoint.exists():
         game.load(checkpoint)
-    with progress.task("training the public generator", config.steps) as task:
+    with progress.task("training the public generator", recipe.steps) as task:
         task.advance(game.step)
-        while game.step < config.steps:
-            rows = numpy_generator(seed, f"style rows {game.step}").integers(0, len(public.labels), config.batch)
-            pixels = torch.from_numpy(public.read(np.sort(rows))).permute(0, 3, 1, 2).float() / 255
-            game.advance(pixels.to(device))
+        while game.step < recipe.steps:
+            rows = numpy_generator(seed, f"style rows {game.step}").integers(0, len(public.labels), recipe.batch)
+            game.advance(as_floats(torch.from_numpy(public.read(np.sort(rows))), device))
             task.advance()
             if checkpoint is not None and game.step % _CHECKPOINT_EVERY == 0:
                 game.save(checkpoint)
@@ -126,28 +79,28 @@ def train_generator(
 class StyleGame:
     """Generator and critic between steps; they can be saved and taken up again."""
 
-    def __init__(self, size: int, channels: int, config: StyleTrainingConfig, *, seed: int, device: str) -> None:
-        self.config, self.seed, self.device = config, seed, device
+    def __init__(self, size: int, channels: int, recipe: StyleRecipe, *, seed: int, device: str) -> None:
+        self.recipe, self.seed, self.device = recipe, seed, device
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "style networks"))
-            self.generator = StyleGenerator(size, channels, config.latent_size, config.width, config.mapping_layers)
-            self.critic = StyleCritic(size, channels, config.width)
+            self.generator = StyleGenerator(size, channels, recipe.latent_size, recipe.width, recipe.mapping_layers)
+            self.critic = StyleCritic(size, channels, recipe.width)
         for network in (self.generator, self.critic):
             network.to(device)
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # quicker on a CPU
         betas = (0.0, 0.99)
-        self._making = torch.optim.Adam(self.generator.parameters(), lr=config.learning_rate, betas=betas)
-        self._judging = torch.optim.Adam(self.critic.parameters(), lr=config.learning_rate, betas=betas)
-        self._average = WeightAverage(self.generator, config.decay)
+        self._making = torch.optim.Adam(self.generator.parameters(), lr=recipe.learning_rate, betas=betas)
+        self._judging = torch.optim.Adam(self.critic.parameters(), lr=recipe.learning_rate, betas=betas)
+        self._average = WeightAverage(self.generator, recipe.decay)
         self.augmented_share = 0.0
         self.step = 0
 
     def advance(self, real: Tensor) -> None:
         """One step of the critic, then one of the generator, on the same generated images."""
         coins = torch_generator(self.seed, f"style step {self.step}", self.device)
-        z = torch.randn(len(real), self.config.latent_size, generator=coins, device=self.device)
+        z = torch.randn(len(real), self.recipe.latent_size, generator=coins, device=self.device)
         fake = self.generator(self.generator.map(z))
-        if self.config.mirrored:
+        if self.recipe.mirrored:
             turned = torch.rand(len(real), 1, 1, 1, generator=coins, device=self.device) < 0.5
             real = torch.where(turned, real.flip(3), real)
         self._judge(real, fake.detach(), coins)
@@ -161,7 +114,7 @@ class StyleGame:
         self.step += 1
 
     def _judge(self, real: Tensor, fake: Tensor, coins: torch.Generator) -> None:
-        penalised = self.config.penalty > 0 and self.step % _PENALTY_EVERY == 0
+        penalised = self.recipe.penalty > 0 and self.step % _PENALTY_EVERY == 0
         shown = self._changed(real, coins).detach().requires_grad_(penalised)
         of_real = self.critic(shown)
         loss = functional.softplus(-of_real).mean()
@@ -169,17 +122,17 @@ class StyleGame:
         if penalised:
             (slope,) = torch.autograd.grad(of_real.sum(), shown, create_graph=True)
             # The critic sees pixels from -1 to 1, where the slope is half of this one.
-            loss = loss + self.config.penalty / 2 * _PENALTY_EVERY * slope.square().sum(dim=(1, 2, 3)).mean() / 4
+            loss = loss + self.recipe.penalty / 2 * _PENALTY_EVERY * slope.square().sum(dim=(1, 2, 3)).mean() / 4
         self._judging.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._judging.step()
-        if self.config.augmented:
+        if self.recipe.augmented:
             towards = float(of_real.detach().sign().mean()) - _SURE_OF_REAL
             share = self.augmented_share + (1 if towards > 0 else -1) * len(real) / _IMAGES_TO_FULL_AUGMENTATION
             self.augmented_share = min(max(share, 0.0), _MOST_AUGMENTED)
 
     def _changed(self, images: Tensor, coins: torch.Generator) -> Tensor:
-        if not self.config.augmented:
+        if not self.recipe.augmented:
             return images
         chosen = torch.rand(len(images), 1, 1, 1, generator=coins, device=self.device) < self.augmented_share
         return torch.where(chosen, augment(images, _CHANGES, coins), images) if bool(chosen.any()) else images
