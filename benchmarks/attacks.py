@@ -29,7 +29,8 @@ import torch  # isort: skip
 from veilset.core.randomness import numpy_generator
 from veilset.data.images import ImageSet
 from veilset.evaluate.attacks import AttackConfig, Target, plain_shadows, release_target, run_attacks
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
 from veilset.training.classifier import predict
 from veilset.training.settings import TrainingConfig
@@ -80,7 +81,7 @@ def merf_target(members: ImageSet, seed: int) -> Target:
         release = run(Vault(members), job, workspace=Path(folder) / "run")
     target = release_target(release, student=STUDENT, recipe=USUAL, seed=seed)
     # Shadows see 1,000 images where the student saw 5,000, so they take more passes.
-    shadows = plain_shadows(STUDENT, SHAPE, CLASSES, recipe=dataclasses.replace(USUAL, epochs=20))
+    shadows = plain_shadows(STUDENT, SHAPE, CLASSES, recipe=USUAL.changed(epochs=20))
     return dataclasses.replace(target, train_shadow=shadows)
 
 

@@ -33,7 +33,7 @@ def measure(name: str, epsilon: float, seed: int, asked: argparse.Namespace) -> 
         scored_on,
         seeds=1,
         first_seed=seed,
-        config=TrainingConfig(epochs=asked.student_epochs),
+        config=TrainingConfig(epochs=asked.student_epochs or "auto"),
     )
     return {
         "benchmark": asked.method,

@@ -37,12 +37,12 @@ from veilset.data.overlap import find_overlap
 from veilset.data.selection import kept, key_of
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility.students import classify, evaluate_utility
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
 from veilset.release.format import load_release
 from veilset.release.students import student_recipe
 from veilset.release.verify import verify_release
-from veilset.teachers import rebuild_teacher
 from veilset.training.settings import CHANGES, TrainingConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,8 +172,7 @@ def measure(
         found, release = verify_release(place), load_release(place)
     if not found.ok:
         raise SystemExit(f"The release does not verify: {found.problems}")
-    weights, description = release.models["teacher"]
-    teacher = classify(rebuild_teacher(description, weights).network, test).argmax(axis=1)
+    teacher = classify(release.model("teacher"), test).argmax(axis=1)
     scores = {}
     for student in case.students:
         result = evaluate_utility(
@@ -296,7 +295,9 @@ def main() -> None:
         return
     extra = dict(pair.split("=", 1) for pair in asked.set)
     recipe = TrainingConfig(
-        epochs=asked.student_epochs, learning_rate=asked.student_rate, augmentation=CHANGES[asked.student_changes]
+        epochs=asked.student_epochs or "auto",
+        learning_rate=asked.student_rate or "auto",
+        augmentation=CHANGES[asked.student_changes],
     )
     for seed in asked.seeds:
         for suite in asked.suite:

@@ -18,7 +18,8 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veilset.methods.imgsyn.alignment import AlignConfig, align
+from veilset.methods.imgsyn.alignment import align
+from veilset.methods.imgsyn.config import AlignSettings
 from veilset.methods.imgsyn.statistic import LayerMoments
 from veilset.teachers.teacher import finished
 
@@ -79,7 +80,7 @@ def main() -> None:
     moments = LayerMoments(teacher, "channel", [public])
     with torch.no_grad():
         target = moments.rows(moments.observe(private)[1]).mean(dim=0, keepdim=True)
-    config = AlignConfig(
+    config = AlignSettings(
         iterations=40, learning_rate=0.01, feature_weight=10.0, class_weight=0.01, variation_weight=0.0
     )
     aligned = align(public, torch.arange(POINTS) % 2, moments, target, config).images

@@ -29,8 +29,8 @@ from torch import nn
 from veilset.core.randomness import numpy_generator
 from veilset.data.images import ImageSet
 from veilset.evaluate.attacks import AttackConfig, Target, run_attacks
-from veilset.evaluate.attacks.targets import rebuild_student
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
 from veilset.training.classifier import predict
 
@@ -70,8 +70,8 @@ def released(method: str, settings: dict[str, str], **options: Any) -> Callable[
         )
         with tempfile.TemporaryDirectory() as folder:
             release = run(Vault(data.members), job, workspace=Path(folder) / "run")
-        weights, description = release.models["student"]
-        return rebuild_student(description, weights)[1]
+        student: nn.Module = release.model("student")
+        return student
 
     return make
 

@@ -12,7 +12,6 @@ import veilset.training  # noqa: F401  (thread settings, before torch)
 
 from releases import PICTURES, REPOSITORY, Line, load, measure_all, options, timed_release  # isort: skip
 
-from veilset.evaluate.attacks.targets import rebuild_student
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility.students import evaluate_utility
 from veilset.training.classifier import predict
@@ -27,8 +26,7 @@ def measure(name: str, epsilon: float, seed: int, asked: argparse.Namespace) -> 
     if name in PICTURES and asked.picture and not asked.validate:
         picture = REPOSITORY / "docs" / "images" / f"pldk-{PICTURES[name]}-{asked.picture}.png"
         write_grid(picture, release.images, release.labels)
-    weights, description = release.models["student"]
-    _, student = rebuild_student(description, weights)
+    student = release.model("student")
     other = evaluate_utility(
         release.images, release.labels, release.soft_labels, len(private.class_names), scored_on,
         seeds=1, first_seed=seed,

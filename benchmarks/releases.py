@@ -17,7 +17,8 @@ from machine import append  # isort: skip
 
 from veilset.data.images import ImageSet
 from veilset.data.selection import kept, key_of
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
 from veilset.release.format import Release
 

@@ -23,7 +23,8 @@ from machine import append  # isort: skip
 
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility.students import evaluate_utility
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.events import Event
 from veilset.privacy.vault import Vault

@@ -32,7 +32,9 @@ from veilset.privacy.ledger import Ledger
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
 from veilset.privacy.vault import Vault
-from veilset.teachers import TeacherConfig, plan_teacher, train_teacher
+from veilset.teachers.config import TeacherSettings
+from veilset.teachers.fitting import train_teacher
+from veilset.teachers.planning import plan_teacher
 from veilset.training.classifier import predict
 from veilset.training.threads import set_thread_count
 
@@ -60,12 +62,14 @@ def run(data: str, epsilon: float, seed: int, kind: str, public_name: str | None
     vault = Vault(records, unit="group" if groups else "record")
     public = read_npz(DATA / f"{public_name}.npz", "train") if public_name else None
     begin = time.perf_counter()
-    recipe, event = plan_teacher(TeacherConfig(kind=kind), vault.facts, public is not None, Budget(epsilon, DELTA))  # type: ignore[arg-type]
+    budget = Budget(epsilon, DELTA)
+    planned = plan_teacher(vault.facts, budget, TeacherSettings(**{"kind": kind}))
+    recipe, event = planned.recipe, planned.event
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.create(Path(folder) / "ledger.jsonl", {"run": "benchmark"})
-        plan = Plan(budget=Budget(epsilon, DELTA), events=(event,))
+        plan = Plan(budget=budget, events=(event,))
         session = Session(vault, plan, ledger, NoiseSource(), workspace=None)
-        teacher = train_teacher(session, recipe, event, public, Context(seed=seed))
+        teacher = train_teacher(session, planned, public, Context(seed=seed))
         session.finish()
         ledger.close()
     seconds = time.perf_counter() - begin
@@ -131,7 +135,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=list(TARGETS), choices=list(TARGETS))
     parser.add_argument("--epsilon", nargs="+", type=float, default=[1.0, 10.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--kind", default="auto", help="of TeacherConfig")
+    parser.add_argument("--kind", default="auto", help="of TeacherSettings")
     parser.add_argument("--public", default=None, help="name of a pack to use as public images, e.g. tinyimagenet_32")
     parser.add_argument("--one", action="store_true", help="run in this process (one dataset, epsilon and seed)")
     parser.add_argument("--table", action="store_true", help="print the table of all lines so far and run nothing")

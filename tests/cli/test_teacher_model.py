@@ -11,7 +11,8 @@ from typer.testing import CliRunner, Result
 from veilset.cli.main import app
 from veilset.data.images import ImageSet
 from veilset.models import build_network
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
 from veilset.release.format import load_release
 from veilset.release.signing import generate_key

@@ -22,7 +22,8 @@ def _job(folder: Path) -> None:
     import numpy as np
 
     from veilset.data.images import ImageSet
-    from veilset.pipeline.run import Job, run
+    from veilset.pipeline.job import Job
+    from veilset.pipeline.run import run
     from veilset.privacy.account import Account
     from veilset.privacy.vault import Vault
 

@@ -13,7 +13,8 @@ from veilset.core.errors import BudgetError, InputError
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.methods.base import Method
-from veilset.pipeline.run import Job, draw_plan, run
+from veilset.pipeline.job import Job, draw_plan
+from veilset.pipeline.run import run
 from veilset.privacy.ledger import Ledger, check_chain
 from veilset.privacy.session import Session
 from veilset.release.verify import verify_release

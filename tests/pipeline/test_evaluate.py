@@ -20,8 +20,10 @@ from veilset.evaluate.utility.reference_scores import (
 )
 from veilset.methods import METHODS
 from veilset.models import build_network
+from veilset.models.descriptions import described
 from veilset.pipeline.evaluate import FORMAT, Evaluation, evaluate, pay_for_accuracy
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.account import Account
 from veilset.privacy.vault import Vault
 from veilset.release.format import load_release
@@ -159,14 +161,14 @@ def test_networks_of_a_release_are_rebuilt(release):
     bare = load_release(release)
     assert released_classifier(bare, "teacher") is None
     network = build_network("lenet", shape=(16, 16, 1), classes=3, seed=5)
-    for description in ({"name": "lenet"}, {"student": "lenet"}):
+    for description in (described("classifier", name="lenet"), {"student": "lenet"}):
         held = replace(bare, models={"student": (network.state_dict(), description)})
         rebuilt = released_classifier(held, "student")
         images = shades(6, 0).images
         np.testing.assert_allclose(predict(rebuilt, images), predict(network.eval(), images))
     own = replace(bare, models={"student": (network.state_dict(), {"student": "my:net"})})
     assert released_classifier(own, "student") is None
-    misfit = replace(bare, models={"student": (network.state_dict(), {"name": "convnet"})})
+    misfit = replace(bare, models={"student": (network.state_dict(), described("classifier", name="convnet"))})
     with pytest.raises(InputError, match="does not fit the network 'convnet'"):
         released_classifier(misfit, "student")
 

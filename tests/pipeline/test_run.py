@@ -5,7 +5,8 @@ import pytest
 
 from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
 
 JOB = Job(method="imgsyn", epsilon=8.0, settings={"aligned_share": "0", "variation": "none"}, samples=20)

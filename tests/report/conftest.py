@@ -13,7 +13,8 @@ from veilset.core.files import sha256_of
 from veilset.data.images import ImageSet
 from veilset.evaluate.pictures import png_of
 from veilset.methods import METHODS
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.account import Account
 from veilset.privacy.vault import Vault
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 from veilset.core.records import Records
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
 from veilset.release.format import Release
 

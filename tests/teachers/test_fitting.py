@@ -16,14 +16,17 @@ from veilset.models.features.code import Code, principal_directions
 from veilset.privacy.budget import Budget
 from veilset.privacy.ledger import check_chain, read_ledger
 from veilset.privacy.vault import Vault
-from veilset.teachers import Teacher, TeacherConfig, plan_teacher, rebuild_teacher, train_teacher
+from veilset.teachers.config import TeacherSettings
+from veilset.teachers.fitting import train_teacher
+from veilset.teachers.planning import draft_teacher, plan_teacher
+from veilset.teachers.teacher import Teacher, rebuild_teacher
 from veilset.training.classifier import predict
 
 SMALL = {
-    "scattering": TeacherConfig(kind="scattering", directions=20, steps=40),
-    "network": TeacherConfig(kind="network", network="lenet", steps=15, batch=150, learning_rate=0.5),
-    "pretrained head": TeacherConfig(kind="pretrained", directions=20, steps=40, pretraining_epochs=2),
-    "pretrained all": TeacherConfig(kind="pretrained", trained="all", steps=15, batch=150, pretraining_epochs=2),
+    "scattering": TeacherSettings(kind="scattering", directions=20, steps=40),
+    "network": TeacherSettings(kind="network", network="lenet", steps=15, batch=150, learning_rate=0.5),
+    "pretrained head": TeacherSettings(kind="pretrained", directions=20, steps=40, pretraining_epochs=2),
+    "pretrained all": TeacherSettings(kind="pretrained", trained="all", steps=15, batch=150, pretraining_epochs=2),
 }
 
 
@@ -35,13 +38,16 @@ def accuracy(teacher: Teacher, data: ImageSet) -> float:
     return float((predict(teacher.network, data.images).argmax(1) == data.labels).mean())
 
 
-def trained(open_session, data, config, *, public=None, unit="record", noise=None, epsilon=20.0, seed=0):
-    facts = Vault(data, unit=unit).facts
-    recipe, event = plan_teacher(config, facts, public is not None, Budget(epsilon, 1e-5))
-    session = open_session(data, event, unit=unit, noise=noise)
-    teacher = train_teacher(session, recipe, event, public, Context(seed=seed))
+def trained(
+    open_session, data, config, *, public=None, unit="record", noise=None, epsilon=20.0, seed=0, noise_multiplier=None
+):
+    facts, budget = Vault(data, unit=unit).facts, Budget(epsilon, 1e-5)
+    given = noise_multiplier is not None
+    plan = draft_teacher(facts, budget, config).at(noise_multiplier) if given else plan_teacher(facts, budget, config)
+    session = open_session(data, plan.event, unit=unit, noise=noise)
+    teacher = train_teacher(session, plan, public, Context(seed=seed))
     session.finish()
-    return teacher, event, session
+    return teacher, plan.event, session
 
 
 @pytest.mark.usefixtures("few_pictures")
@@ -72,11 +78,13 @@ def test_one_record_moves_the_sum_by_the_clip_norm_at_most(open_session, stripes
         sums = []
         whole, public = stripes(60), stripes(120, seed=9)
         for rows in (np.arange(60), np.delete(np.arange(60), removed)):
-            config = TeacherConfig(
+            config = TeacherSettings(
                 kind=kind.split()[0], directions=20, steps=1, batch=len(rows), momentum=0.0, average_from=1.0,
-                learning_rate=1.0, noise_multiplier=0.01, pretraining_epochs=1,
+                learning_rate=1.0, pretraining_epochs=1,
             )  # fmt: skip
-            teacher, _, _ = trained(open_session, whole.subset(rows), config, public=public, noise=silent_noise)
+            teacher, _, _ = trained(
+                open_session, whole.subset(rows), config, public=public, noise=silent_noise, noise_multiplier=0.01
+            )
             head = teacher.network.get_submodule("head")
             sums.append(torch.cat([head.weight.flatten(), head.bias]).detach() * len(rows))
         largest = max(largest, float((sums[0] - sums[1]).norm()))
@@ -86,14 +94,12 @@ def test_one_record_moves_the_sum_by_the_clip_norm_at_most(open_session, stripes
 @pytest.mark.usefixtures("few_pictures")
 def test_a_patient_with_many_images_counts_as_one(open_session, stripes, silent_noise):
     data = stripes(300, per_group=3)
-    config = TeacherConfig(directions=20, steps=40)
+    config = TeacherSettings(directions=20, steps=40)
     teacher, event, _ = trained(open_session, data, config, unit="group")
     assert event.sampling_rate == 1.0
     assert accuracy(teacher, stripes(seed=5)) > 0.9
-    once = TeacherConfig(
-        directions=20, steps=1, momentum=0.0, average_from=1.0, learning_rate=1.0, noise_multiplier=0.01
-    )
-    teacher, _, _ = trained(open_session, data, once, unit="group", noise=silent_noise)
+    once = TeacherSettings(directions=20, steps=1, momentum=0.0, average_from=1.0, learning_rate=1.0)
+    teacher, _, _ = trained(open_session, data, once, unit="group", noise=silent_noise, noise_multiplier=0.01)
     head = teacher.network.get_submodule("head")
     moved = torch.cat([head.weight.flatten(), head.bias]).norm() * 100
     assert float(moved) <= 100 * 0.3 * 1.001, "a hundred patients, three images each"
@@ -102,10 +108,19 @@ def test_a_patient_with_many_images_counts_as_one(open_session, stripes, silent_
 @pytest.mark.usefixtures("few_pictures")
 def test_nothing_is_read_that_is_not_in_the_plan(open_session, stripes):
     data = stripes(60)
-    recipe, event = plan_teacher(SMALL["scattering"], Vault(data).facts, False, Budget(5, 1e-5))
+    plan = plan_teacher(Vault(data).facts, Budget(5, 1e-5), SMALL["scattering"])
     session = open_session(data)
     with pytest.raises(BudgetError, match="No data was read"):
-        train_teacher(session, recipe, event, None, Context())
+        train_teacher(session, plan, None, Context())
+
+
+def test_pretraining_without_public_images(open_session, stripes):
+    """Refused before anything is paid."""
+    plan = plan_teacher(Vault(stripes(60)).facts, Budget(5, 1e-5), SMALL["pretrained head"])
+    session = open_session(stripes(60), plan.event)
+    with pytest.raises(InputError, match="needs public images"):
+        train_teacher(session, plan, None, Context())
+    assert check_chain(read_ledger(session.test_ledger.path)) == []
 
 
 @pytest.mark.usefixtures("few_pictures")
@@ -155,12 +170,12 @@ def test_a_damaged_description():
 @pytest.mark.usefixtures("few_pictures")
 def test_five_thousand_digits(open_session):
     train, test = read_builtin("mnist5k", "train"), read_builtin("mnist5k", "test")
-    teacher, event, _ = trained(open_session, train, TeacherConfig(directions=100), epsilon=3.0)
+    teacher, event, _ = trained(open_session, train, TeacherSettings(directions=100), epsilon=3.0)
     assert event.label == "teacher"
     assert accuracy(teacher, test) > 0.9
 
 
 def test_code_that_a_description_names_is_not_imported() -> None:
-    description = {"kind": "network", "network": "os:getcwd", "shape": [16, 16, 1], "classes": 2, "directions": 1}
+    description = {"kind": "network", "name": "os:getcwd", "shape": [16, 16, 1], "classes": 2, "directions": 1}
     with pytest.raises(InputError, match="none of ours"):
         rebuild_teacher({**description, "head_only": False}, {})

@@ -1,7 +1,5 @@
 """Augmentation: each part does what its name says, within bounds, and repeats by seed."""
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -14,7 +12,7 @@ def generator(seed=0):
 
 
 def only(**settings):
-    return dataclasses.replace(NO_AUGMENTATION, **settings)
+    return NO_AUGMENTATION.changed(**settings)
 
 
 def random_images(count=64, channels=1, height=20, width=28):
@@ -104,7 +102,7 @@ def test_noise_has_at_most_its_deviation():
     ("name", "value"), [("shift", -0.1), ("erase", 1.5), ("rotation", 200.0), ("noise", float("nan"))]
 )
 def test_bad_settings_are_named(name, value):
-    with pytest.raises(InputError, match=f"Expected {name} between"):
+    with pytest.raises(InputError, match=f"Expected {name} to be a number of at least 0"):
         AugmentConfig(**{name: value})
 
 

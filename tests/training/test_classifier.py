@@ -1,7 +1,6 @@
 """Ordinary training: it learns, repeats by seed, follows its recipe and names what is wrong."""
 
 import contextlib
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from torch import nn
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.models import build_network
-from veilset.training import plain
+from veilset.training import classifier
 from veilset.training.augment import MILD, AugmentConfig
 from veilset.training.classifier import predict, to_float, train_classifier
 from veilset.training.settings import TrainingConfig, WeightAverage, make_optimizer, rate_share
@@ -67,9 +66,9 @@ def test_features_train_the_same_head_when_they_are_computed_once(monkeypatch):
 
     once = trained()
     assert accuracy(once) > 0.9
-    assert torch.equal(once.head.weight, trained(replace(QUICK, augmentation=MILD)).head.weight)
-    monkeypatch.setattr(plain, "_MOST_FEATURE_BYTES", 0)
-    anew = trained(replace(QUICK, augmentation=MILD))
+    assert torch.equal(once.head.weight, trained(QUICK.changed(augmentation=MILD)).head.weight)
+    monkeypatch.setattr(classifier, "_MOST_FEATURE_BYTES", 0)
+    anew = trained(QUICK.changed(augmentation=MILD))
     assert not torch.equal(once.head.weight, anew.head.weight)  # half precision, so the two ways are told apart
     torch.testing.assert_close(once.head.weight, anew.head.weight, rtol=0.0, atol=0.01)
 
@@ -224,7 +223,7 @@ def test_to_float_spans_zero_to_one():
 
 
 def test_a_diverging_loss_is_an_error():
-    config = TrainingConfig(epochs=4, batch_size=32, optimizer="sgd", learning_rate=1e30, augmentation=None)
+    config = TrainingConfig(epochs=4, batch_size=32, optimizer="sgd", learning_rate=1e9, augmentation=None)
     network = nn.Sequential(nn.Flatten(), nn.Linear(256, 16), nn.ReLU(), nn.Linear(16, 2))
     with pytest.raises(VeilsetError, match="Lower learning_rate"):
         train_classifier(network, *bars(), config=config)

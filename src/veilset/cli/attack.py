@@ -88,7 +88,12 @@ def attack(
     split.require_fit(source.certificate.facts.shape, source.certificate.facts.classes)
     progress = RichProgress()
     target = release_target(
-        source, student=student, recipe=TrainingConfig(epochs=epochs), seed=seed, device=device, progress=progress
+        source,
+        student=student,
+        recipe=TrainingConfig(epochs=epochs or "auto"),
+        seed=seed,
+        device=device,
+        progress=progress,
     )
     report = attack_split(target, split, attacks=attacks, config=config, progress=progress)
     result = {"release": identity(release, source), **report.to_json()}

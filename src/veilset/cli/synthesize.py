@@ -172,7 +172,9 @@ def synthesize(
     if not resume and os.environ.get("RANK", "0") == "0":  # once, where torchrun started several processes
         _ask(console, early_warnings(vault.facts, budget), book.path, epsilon, yes=yes or as_json)
     try:
-        published = publish(vault, job, out, public=shared, account=book, resume=resume, sign_key=sign, progress=progress)
+        published = publish(
+            vault, job, out, public=shared, account=book, resume=resume, sign_key=sign, progress=progress
+        )
     except KeyboardInterrupt:
         workspace = workspace_beside(out)
         kept = f"What was paid for is kept in {workspace}: go on with --resume." if workspace.exists() else ""

@@ -38,7 +38,12 @@ def train(
 
     if changes not in CHANGES:
         raise InputError(f"Expected --changes {', '.join(CHANGES)}, got {changes!r}.")
-    wanted = TrainingConfig(epochs=epochs, learning_rate=rate, temperature=temperature, augmentation=CHANGES[changes])
+    wanted = TrainingConfig(
+        epochs=epochs or "auto",
+        learning_rate="auto" if rate is None else rate,
+        temperature=temperature,
+        augmentation=CHANGES[changes],
+    )
     require_absent(out)
     check_device(device)
     source = load_release(release)

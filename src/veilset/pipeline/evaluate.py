@@ -59,7 +59,7 @@ class Evaluation:
             student=student,
             seeds=self.seeds,
             first_seed=self.first_seed,
-            config=student_recipe(release.certificate, TrainingConfig(epochs=self.epochs)),
+            config=student_recipe(release.certificate, TrainingConfig(epochs=self.epochs or "auto")),
             device=self.device,
             progress=progress,
         )
@@ -152,7 +152,7 @@ def pay_for_accuracy(
         release.images,
         release.labels,
         release.soft_labels,
-        config=student_recipe(release.certificate, TrainingConfig(epochs=wanted.epochs)),
+        config=student_recipe(release.certificate, TrainingConfig(epochs=wanted.epochs or "auto")),
         seed=wanted.first_seed,
         device=wanted.device,
         progress=progress,

@@ -1,7 +1,5 @@
 """How students of a release are trained: with what its certificate says of networks, labels and changes to images."""
 
-from dataclasses import replace
-
 from veilset.core.errors import InputError, VerificationError
 from veilset.models import NETWORKS
 from veilset.release.certificate import Certificate
@@ -32,11 +30,11 @@ def student_recipe(certificate: Certificate, wanted: TrainingConfig | None = Non
 
     Where the release names changes to images they are made, unless the recipe has its own.
     """
-    recipe = replace(wanted or TrainingConfig(), label_temperature=certificate.label_temperature)
+    recipe = (wanted or TrainingConfig()).changed(label_temperature=certificate.label_temperature)
     changes = certificate.student_changes
     if changes is None or recipe.augmentation != "auto":
         return recipe
     try:
-        return replace(recipe, augmentation=AugmentConfig(**changes))
+        return recipe.changed(augmentation=AugmentConfig(**changes))
     except (TypeError, InputError) as error:
         raise VerificationError(f"certificate.json: student_changes cannot be used. {error}") from error

@@ -143,7 +143,7 @@ def _pretrain(recipe: Recipe, facts: PublicFacts, public: Records | None, contex
         classes=len(public.class_names),
         seed=derive_seed(context.seed, "teacher/pretraining"),
     )
-    config = TrainingConfig(epochs=recipe.pretraining_epochs)
+    config = TrainingConfig(epochs=recipe.pretraining_epochs or "auto")
     return train_classifier(
         network, images, labels, config=config, seed=context.seed, device=context.device, progress=context.progress
     )

@@ -8,49 +8,29 @@ a mirrored 2 or left lung is another thing.
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from veilset.core.errors import InputError
+from veilset.core.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
-class AugmentConfig:
-    """How far a training image may stray. Every zero switches its part off.
+class AugmentConfig(Settings):
+    """How far a training image may stray. Every zero switches its part off."""
 
-    Args:
-        shift: largest shift, as a share of the image's side.
-        rotation: largest rotation in degrees.
-        scale: largest relative change of size.
-        shear: largest shear, as a share of the side.
-        erase: probability that a rectangle is replaced by a random grey.
-        erase_area: largest area of that rectangle, as a share of the image.
-        contrast: largest relative change of contrast.
-        brightness: largest change of brightness.
-        noise: largest standard deviation of added Gaussian noise; each image draws its own.
-        flip: mirror half of the images left to right.
-    """
-
-    shift: float = 0.06
-    rotation: float = 5.0
-    scale: float = 0.05
-    shear: float = 0.05
-    erase: float = 0.1
-    erase_area: float = 0.15
-    contrast: float = 0.2
-    brightness: float = 0.05
-    noise: float = 0.05
-    flip: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("shift", "scale", "shear", "erase", "erase_area", "contrast", "brightness", "noise"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"Expected {name} between 0 and 1, got {getattr(self, name)}.")
-        if not 0 <= self.rotation <= 180:
-            raise InputError(f"Expected rotation between 0 and 180 degrees, got {self.rotation}.")
+    shift: float = setting(0.06, "Largest shift, as a share of the image's side.", least=0, most=1)
+    rotation: float = setting(5.0, "Largest rotation in degrees.", least=0, most=180)
+    scale: float = setting(0.05, "Largest relative change of size.", least=0, most=1)
+    shear: float = setting(0.05, "Largest shear, as a share of the side.", least=0, most=1)
+    erase: float = setting(0.1, "Probability that a rectangle is replaced by a random grey.", least=0, most=1)
+    erase_area: float = setting(0.15, "Largest area of that rectangle, as a share of the image.", least=0, most=1)
+    contrast: float = setting(0.2, "Largest relative change of contrast.", least=0, most=1)
+    brightness: float = setting(0.05, "Largest change of brightness.", least=0, most=1)
+    noise: float = setting(
+        0.05, "Largest standard deviation of added Gaussian noise; each image draws its own.", least=0, most=1
+    )
+    flip: bool = setting(False, "Mirror half of the images left to right.")
 
 
 MILD = AugmentConfig()

@@ -2,88 +2,70 @@
 
 import copy
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import nn
 
 from veilset.core.errors import InputError
+from veilset.core.settings import Auto, Settings, setting
 from veilset.training.augment import MILD, AugmentConfig
 
 Optimizer = Literal["adamw", "sgd"]
 Schedule = Literal["onecycle", "cosine"]
 
 # Changes to images in training, by the names that people ask for.
-CHANGES: dict[str, AugmentConfig | Literal["auto"] | None] = {"auto": "auto", "mild": MILD, "none": None}
+CHANGES: dict[str, AugmentConfig | Auto | None] = {"auto": "auto", "mild": MILD, "none": None}
 
 _AUTO_IMAGES_SEEN = 300_000
 _AUTO_EPOCHS = (6, 60)
 _FEW_PASSES = 10
+_RATES = {"adamw": 0.004, "sgd": 0.1}
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
-    """The recipe. The defaults are for 5,000 to 60,000 small synthetic images; docs/training.md has the trials.
+class TrainingConfig(Settings):
+    """How a classifier is trained. The defaults are for 5,000 to 60,000 small images; docs/training.md has the trials."""
 
-    Args:
-        epochs: passes over the images; None sees about 300,000 images, in 6 to 60 passes.
-        batch_size: images of a step.
-        optimizer: "adamw", or "sgd" with Nesterov momentum.
-        learning_rate: its peak; None is 0.004 for adamw and 0.1 for sgd.
-        weight_decay: of the weight matrices and kernels; norms and biases have none.
-        momentum: of sgd.
-        schedule: "onecycle" (a linear rise, then a linear fall) or "cosine" (a short rise, then half a cosine).
-        label_smoothing: of hard labels.
-        temperature: softens soft labels and logits alike (Hinton et al., 2015); 1 leaves them.
-        label_temperature: at which soft labels were made; logits are compared with them at the same one, so that the
-            network is as sure as the teacher was.
-        ema_decay: decay of a running average of the weights, which is then what is returned; 0 is none.
-        augmentation: what happens to each batch; None is nothing. "auto" is mild changes, but nothing where soft labels
-            are passed over at most ten times: they belong to the images as they are, and are not learnt by heart yet.
-            A ScatterNet always sees images as they are.
-        clip_norm: largest norm of a step's gradient, against rare exploding batches; 0 is none.
-        channels_last: memory layout; a step of convnet is 1.6 times as quick with it (docs/training.md).
-    """
-
-    epochs: int | None = None
-    batch_size: int = 128
-    optimizer: Optimizer = "adamw"
-    learning_rate: float | None = None
-    weight_decay: float = 0.02
-    momentum: float = 0.9
-    schedule: Schedule = "onecycle"
-    label_smoothing: float = 0.05
-    temperature: float = 1.0
-    label_temperature: float = 1.0
-    ema_decay: float = 0.0
-    augmentation: AugmentConfig | Literal["auto"] | None = "auto"
-    clip_norm: float = 0.0
-    channels_last: bool = True
-
-    def __post_init__(self) -> None:
-        if self.optimizer not in get_args(Optimizer) or self.schedule not in get_args(Schedule):
-            raise InputError(
-                f"Expected optimizer adamw or sgd and schedule onecycle or cosine, got {self.optimizer!r} and "
-                f"{self.schedule!r}."
-            )
-        if self.batch_size < 1 or (self.epochs is not None and self.epochs < 1):
-            raise InputError(f"Expected epochs and batch_size of at least 1, got {self.epochs} and {self.batch_size}.")
-        if self.learning_rate is not None and not self.learning_rate > 0:
-            raise InputError(f"Expected learning_rate > 0, got {self.learning_rate}.")
-        if not min(self.temperature, self.label_temperature) > 0:
-            raise InputError(
-                f"Expected temperature and label_temperature > 0, got {self.temperature} and {self.label_temperature}."
-            )
-        for name in ("label_smoothing", "ema_decay", "momentum"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"Expected {name} in [0, 1), got {getattr(self, name)}.")
-        if self.weight_decay < 0 or self.clip_norm < 0:
-            raise InputError(f"Expected weight_decay and clip_norm >= 0, got {self.weight_decay} and {self.clip_norm}.")
+    epochs: int | Auto = setting(
+        "auto", "Passes over the images; auto sees about 300,000 images, in 6 to 60 passes.", least=1
+    )
+    batch_size: int = setting(128, "Images of a step.", least=1)
+    optimizer: Optimizer = setting("adamw", "The optimizer; sgd has Nesterov momentum.")
+    learning_rate: float | Auto = setting("auto", "Its peak; auto is 0.004 for adamw and 0.1 for sgd.", above=0)
+    weight_decay: float = setting(0.02, "Of weight matrices and kernels; norms and biases have none.", least=0)
+    momentum: float = setting(0.9, "Of sgd.", least=0, below=1)
+    schedule: Schedule = setting(
+        "onecycle", "A linear rise and a linear fall (onecycle), or a short rise and half a cosine (cosine)."
+    )
+    label_smoothing: float = setting(0.05, "Of hard labels.", least=0, below=1)
+    temperature: float = setting(
+        1.0, "Softens soft labels and logits alike (Hinton et al., 2015); 1 leaves them.", above=0
+    )
+    label_temperature: float = setting(
+        1.0,
+        "At which soft labels were made; logits are compared with them at the same one, so that the network is as sure "
+        "as the teacher was.",
+        above=0,
+    )
+    ema_decay: float = setting(
+        0.0, "Decay of a running average of the weights, which is then returned; 0 is none.", least=0, below=1
+    )
+    augmentation: AugmentConfig | Auto | None = setting(
+        "auto",
+        "What happens to each batch; none is nothing. auto is mild changes, but nothing where soft labels are passed "
+        "over at most ten times: they belong to the images as they are, and are not learnt by heart yet. A ScatterNet "
+        "always sees images as they are.",
+    )
+    clip_norm: float = setting(
+        0.0, "Largest norm of a step's gradient, against rare exploding batches; 0 is none.", least=0
+    )
+    channels_last: bool = setting(
+        True, "Memory layout; a step of convnet is 1.6 times as quick with it (docs/training.md)."
+    )
 
     def epochs_for(self, count: int) -> int:
         """Passes over `count` images."""
-        if self.epochs is not None:
+        if self.epochs != "auto":
             return self.epochs
         least, most = _AUTO_EPOCHS
         return min(most, max(least, round(_AUTO_IMAGES_SEEN / max(1, count))))
@@ -142,8 +124,7 @@ def make_optimizer(network: nn.Module, config: TrainingConfig) -> torch.optim.Op
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
+    rate = _RATES[config.optimizer] if config.learning_rate == "auto" else config.learning_rate
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=config.learning_rate or 0.004, betas=(0.9, 0.99))
-    return torch.optim.SGD(
-        groups, lr=config.learning_rate or 0.1, momentum=config.momentum, nesterov=config.momentum > 0
-    )
+        return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99))
+    return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=config.momentum > 0)

@@ -1,5 +1,6 @@
 """What of a release is attacked: its own student and generator, or a student trained on its images."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,23 +9,20 @@ import torch
 
 from veilset.core.errors import InputError
 from veilset.evaluate.attacks import release_target
-from veilset.evaluate.attacks.targets import rebuild_student
 from veilset.models import build_network
-from veilset.models.generators.conditional import ConditionalGenerator
+from veilset.models.descriptions import described
+from veilset.models.generators.conditional import ConditionalGenerator, description_of
+from veilset.release.format import Release
 from veilset.training.classifier import predict
 from veilset.training.settings import TrainingConfig
 
 SHAPE = (16, 16, 1)
-STUDENT = {"kind": "veilset.models:build_network", "name": "lenet", "shape": list(SHAPE), "classes": 3}
-GENERATOR = {
-    "kind": "veilset.models.generators.conditional:ConditionalGenerator",
-    **{"size": 16, "channels": 1, "classes": 3, "latent_size": 4, "width": 16},
-}
+STUDENT = described("classifier", name="lenet", shape=list(SHAPE), classes=3)
 
 
 def release_with(**models):
     rng = np.random.default_rng(0)
-    return SimpleNamespace(
+    release = SimpleNamespace(
         images=rng.integers(0, 255, (30, *SHAPE), dtype=np.uint8),
         labels=np.arange(30) % 3,
         soft_labels=None,
@@ -33,13 +31,17 @@ def release_with(**models):
             facts=SimpleNamespace(shape=SHAPE, classes=3), label_temperature=1.0, student_changes=None
         ),
     )
+    release.model = partial(Release.model, release)
+    return release
 
 
 def test_the_releases_own_student_and_generator():
     student = build_network("lenet", shape=SHAPE, classes=3, seed=5)
     torch.manual_seed(0)
     generator = ConditionalGenerator(16, 1, 3, 4, 16)
-    release = release_with(student=(student.state_dict(), STUDENT), generator=(generator.state_dict(), GENERATOR))
+    release = release_with(
+        student=(student.state_dict(), STUDENT), generator=(generator.state_dict(), description_of(generator))
+    )
     target = release_target(release)
     assert target.description == "the release's own student (lenet)"
     assert predict(target.network, release.images) == pytest.approx(predict(student, release.images))
@@ -63,7 +65,7 @@ def test_a_student_is_trained_where_there_is_none_or_another_is_named():
 def test_a_student_that_is_not_ours_is_refused(change):
     weights = build_network("lenet", shape=SHAPE, classes=3).state_dict()
     with pytest.raises(InputError, match="Pass --student"):
-        rebuild_student(STUDENT | change, weights)
+        release_target(release_with(student=(weights, STUDENT | change)))
 
 
 def test_a_generator_of_another_kind_is_left_alone():

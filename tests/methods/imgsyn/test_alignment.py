@@ -1,17 +1,15 @@
 """Moments are per-image rows under a bound; alignment moves images towards them and keeps the best iterate."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
 
 from veilset.core.errors import InputError
-from veilset.methods.imgsyn.alignment import AlignConfig, align, in_parallel, total_variation, turning_point
+from veilset.methods.imgsyn.alignment import align, in_parallel, total_variation, turning_point
+from veilset.methods.imgsyn.config import AlignSettings
 from veilset.methods.imgsyn.statistic import LayerMoments
 from veilset.models import build_network
-from veilset.teachers import Teacher
-from veilset.teachers.teacher import finished, make_network
+from veilset.teachers.teacher import Teacher, finished, make_network
 
 SHAPE, CLASSES = (16, 16, 1), 3
 
@@ -93,7 +91,7 @@ def target_of(moments: LayerMoments, classes: int = 1) -> torch.Tensor:
 def test_alignment_comes_closer_to_the_target(form: str, classes: int) -> None:
     moments = moments_of(form)
     target, labels = target_of(moments, classes), torch.arange(12) % CLASSES
-    config = AlignConfig(class_weight=0.0, variation_weight=0.0, iterations=6)
+    config = AlignSettings(class_weight=0.0, variation_weight=0.0, iterations=6)
 
     def distance(batch: torch.Tensor) -> float:
         rows = moments.rows(moments.observe(batch)[1])
@@ -113,7 +111,7 @@ def test_alignment_comes_closer_to_the_target(form: str, classes: int) -> None:
 def test_alignment_reaches_the_classes_it_aims_at() -> None:
     moments = moments_of("code")
     labels = torch.arange(12) % CLASSES
-    config = AlignConfig(feature_weight=0.0, variation_weight=0.0, iterations=15)
+    config = AlignSettings(feature_weight=0.0, variation_weight=0.0, iterations=15)
     moved = align(images(12, 11), labels, moments, target_of(moments), config).images
     assert float((moments.teacher(moved).argmax(dim=1) == labels).float().mean()) > 0.9
 
@@ -122,7 +120,7 @@ def test_the_best_iterate_is_kept_for_real() -> None:
     """Steps that only do harm leave the images as they were."""
     moments = moments_of("code")
     start = images(6, 12) * 0.01
-    config = AlignConfig(
+    config = AlignSettings(
         feature_weight=0.0, class_weight=0.0, variation_weight=1.0, square_weight=0.0, learning_rate=0.9, iterations=3
     )
     moved = align(start, torch.zeros(6, dtype=torch.long), moments, target_of(moments), config)
@@ -147,7 +145,7 @@ def test_parallel_batches_are_those_of_one_worker() -> None:
     target, labels = target_of(moments), torch.arange(6) % CLASSES
 
     def work(number: int) -> torch.Tensor:
-        return align(images(6, 20 + number), labels, moments, target, AlignConfig(iterations=2)).images
+        return align(images(6, 20 + number), labels, moments, target, AlignSettings(iterations=2)).images
 
     serial, parallel = (list(in_parallel(work, 4, workers)) for workers in (1, 2))
     assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(serial, parallel, strict=True))
@@ -158,4 +156,4 @@ def test_parallel_batches_are_those_of_one_worker() -> None:
 )
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match="Expected"):
-        replace(AlignConfig(), **wrong)
+        AlignSettings().changed(**wrong)

@@ -12,10 +12,14 @@ from running import run_with
 
 from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
-from veilset.methods import imgsyn
+from veilset.methods import METHODS
 from veilset.methods.base import Context
-from veilset.methods.imgsyn.method import Imgsyn, ImgsynConfig, class_means
-from veilset.pipeline.run import Job, run
+from veilset.methods.imgsyn import method as method_file
+from veilset.methods.imgsyn import sampling, starts
+from veilset.methods.imgsyn.config import Imgsyn, ImgsynSettings
+from veilset.methods.imgsyn.method import class_means
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.account import Account
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
@@ -24,7 +28,9 @@ from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.students import student_recipe
-from veilset.teachers import fitting, rebuild_teacher
+from veilset.teachers import fitting
+from veilset.teachers.config import TeacherPlan
+from veilset.teachers.teacher import rebuild_teacher
 from veilset.training.augment import MILD
 
 FACTS = PublicFacts(units=60_000, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
@@ -35,7 +41,7 @@ SMALL = {"iterations": "2", "batch": "10", "pool": "2", "copies": "2"}
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Directions and scales from fewer pictures: the same code in less time."""
     monkeypatch.setattr(fitting, "_PICTURES", 800)
-    monkeypatch.setattr(imgsyn, "_PICTURES", 100)
+    monkeypatch.setattr(starts, "_PICTURES", 100)
 
 
 def records(seed: int = 0, count: int = 300) -> ImageSet:
@@ -56,31 +62,39 @@ def job(samples: int = 40, **settings: str) -> Job:
 
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
 def test_the_statistic_costs_its_share(epsilon: float) -> None:
-    plan = Imgsyn(ImgsynConfig(statistics_share=0.25)).plan(FACTS, Budget(epsilon, 1e-5))
+    plan = Imgsyn(ImgsynSettings(statistics_share=0.25)).plan(FACTS, Budget(epsilon, 1e-5))
     teacher, statistic = plan.events
     assert (teacher.label, statistic.label) == ("teacher", "statistics")
     assert 0.99 * epsilon < epsilon_of(plan.events, 1e-5) <= epsilon
-    whole = Imgsyn(ImgsynConfig(statistics_share=0.999)).plan(FACTS, Budget(epsilon, 1e-5)).events[1].noise_multiplier
+    whole = Imgsyn(ImgsynSettings(statistics_share=0.999)).plan(FACTS, Budget(epsilon, 1e-5)).events[1].noise_multiplier
     assert statistic.noise_multiplier == pytest.approx(2 * whole, rel=0.01)
 
 
 @pytest.mark.parametrize("nothing", [{"iterations": 0}, {"aligned_share": 0.0}, {"feature_weight": 0.0}])
 def test_without_alignment_nothing_is_spent_on_it(nothing: dict[str, float]) -> None:
-    plan = Imgsyn(ImgsynConfig(**nothing)).plan(FACTS, Budget(1.0, 1e-5))
+    plan = Imgsyn(ImgsynSettings(**nothing)).plan(FACTS, Budget(1.0, 1e-5))
     assert [event.label for event in plan.events] == ["teacher"]
 
 
 def test_a_dp_generator_is_paid_in_the_same_plan() -> None:
-    plan = Imgsyn(ImgsynConfig(start="merf")).plan(FACTS, Budget(1.0, 1e-5))
+    plan = Imgsyn(ImgsynSettings(start="merf")).plan(FACTS, Budget(1.0, 1e-5))
     labels = [event.label for event in plan.events]
     assert labels[-2:] == ["teacher", "statistics"]
     assert len(labels) == 4
     assert epsilon_of(plan.events, 1e-5) <= 1.0
 
 
-def test_the_card_says_that_a_start_from_merf_looks_like_the_private_classes() -> None:
-    assert "look like the private classes" in Imgsyn(ImgsynConfig(start="merf")).warnings()[0]
-    assert Imgsyn(ImgsynConfig()).warnings() == []
+def test_the_card_says_that_a_start_from_merf_looks_like_the_private_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = dict.fromkeys(("default",), METHODS.get("merf").smallest)
+    monkeypatch.setattr(METHODS.get("merf"), "presets", small)
+    looks, plain = (
+        run_with(records(), job(20, start=start), workspace=tmp_path / start, public=public()).certificate.warnings
+        for start in ("merf", "public")
+    )
+    assert any("look like the private classes" in warning for warning in looks)
+    assert not any("look like the private classes" in warning for warning in plain)
 
 
 def test_the_release_depends_on_private_data_only_through_teacher_and_statistic(
@@ -90,7 +104,7 @@ def test_the_release_depends_on_private_data_only_through_teacher_and_statistic(
     first = run_with(records(0), job(), workspace=tmp_path / "a", public=public())
     weights, description = first.models["teacher"]
     kept = torch.from_numpy(np.load(next((tmp_path / "a").glob("paid-*.npy"))))
-    monkeypatch.setattr(imgsyn, "train_teacher", _paying(lambda *_: rebuild_teacher(description, weights)))
+    monkeypatch.setattr(method_file, "train_teacher", _paying(lambda *_: rebuild_teacher(description, weights)))
     real = Session.gaussian_sum
 
     def statistic(self: Session, *args: object, **options: object) -> torch.Tensor:
@@ -106,8 +120,8 @@ def test_the_release_depends_on_private_data_only_through_teacher_and_statistic(
 def _paying(answer: Callable[..., object]) -> Callable[..., object]:
     """`train_teacher` that spends its event and trains nothing."""
 
-    def train(session: Session, recipe: object, event: object, *_: object) -> object:
-        session._purse.pay_steps(event)
+    def train(session: Session, plan: TeacherPlan, *_: object) -> object:
+        session._spending.pay_steps(plan.event)
         return answer()
 
     return train
@@ -118,24 +132,24 @@ def test_one_record_moves_the_statistic_by_no_more_than_its_bound(
     by_class: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neighbouring vaults, the same noise: the sums differ by at most the clip norm."""
-    method = Imgsyn(ImgsynConfig(by_class=by_class, iterations=1, batch=10))
+    method = Imgsyn(ImgsynSettings(by_class=by_class, iterations=1, batch=10))
     real, sums, bounds = Session.gaussian_sum, [], []
 
-    def watched(self: Session, row: object, **options: object) -> torch.Tensor:
+    def watched(self: Session, row: object, event: object, **options: object) -> torch.Tensor:
         bounds.append(options["clip_norm"])
-        sums.append(real(self, row, **options))
+        sums.append(real(self, row, event, **options))
         return sums[-1]
 
     # The teacher would differ by its own paid noise; here it is the same on both sides.
     monkeypatch.setattr(Session, "gaussian_sum", watched)
-    monkeypatch.setattr(imgsyn, "train_teacher", _paying(_fixed_teacher))
+    monkeypatch.setattr(method_file, "train_teacher", _paying(_fixed_teacher))
     images, labels = records().images.copy(), records().labels
     images[0] = 255 * (np.indices((16, 16)).sum(axis=0) % 2)[..., None]
     for first in (0, 1):
         vault = Vault(ImageSet(images[first:], labels[first:]))
         ledger = Ledger.create(tmp_path / f"{first}.jsonl", {"run": "x"})
         plan = method.plan(Vault(records()).facts, Budget(10.0, 1e-4))
-        method.fit(Session(vault, plan, ledger, NoiseSource(4)), public(), Context())
+        method.fit(plan, Session(vault, plan, ledger, NoiseSource(4)), public(), Context())
         ledger.close()
     assert bounds[0] == bounds[1]
     assert 0.1 * bounds[0] < float((sums[0] - sums[1]).norm()) <= bounds[0] * (1 + 1e-6)
@@ -153,7 +167,7 @@ def _fixed_teacher() -> object:
 
 def test_an_interrupted_alignment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run_with(records(), job(80, aligned_share="1"), workspace=tmp_path / "whole", public=public())
-    real, calls = imgsyn.align, []
+    real, calls = sampling.align, []
 
     def failing(*args: object) -> object:
         calls.append(1)
@@ -161,11 +175,11 @@ def test_an_interrupted_alignment_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(imgsyn, "align", failing)
+    monkeypatch.setattr(sampling, "align", failing)
     with pytest.raises(KeyboardInterrupt):
         run_with(records(), job(80, aligned_share="1"), workspace=tmp_path / "cut", public=public())
     done = len(calls)
-    monkeypatch.setattr(imgsyn, "align", lambda *args: calls.append(1) or real(*args))
+    monkeypatch.setattr(sampling, "align", lambda *args: calls.append(1) or real(*args))
     again = run_with(records(), job(80, aligned_share="1"), workspace=tmp_path / "cut", public=public(), resume=True)
     assert len(calls) - done < 4
     assert np.array_equal(whole.images, again.images)
@@ -179,7 +193,7 @@ def test_every_start(start: str, by_class: str, tmp_path: Path) -> None:
     assert np.allclose(release.soft_labels.sum(axis=1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize(("setting", "temperature"), [("2", 2), ("0", 4)])
+@pytest.mark.parametrize(("setting", "temperature"), [("2", 2), ("auto", 4)])
 def test_soft_labels_are_those_of_the_stored_images(setting: str, temperature: float, tmp_path: Path) -> None:
     release = run_with(records(), job(label_temperature=setting), workspace=tmp_path / "run", public=public())
     weights, description = release.models["teacher"]
@@ -189,15 +203,19 @@ def test_soft_labels_are_those_of_the_stored_images(setting: str, temperature: f
     assert np.allclose(release.soft_labels, wanted, atol=1e-4)
 
 
+def certified(facts: PublicFacts, **settings: object) -> dict[str, object]:
+    return Imgsyn.configure("default", settings).plan(facts, Budget(1.0, 1e-5)).certified()
+
+
 def test_labels_of_two_classes_are_not_softened() -> None:
     two = replace(FACTS, class_names=("no", "yes"))
-    assert ImgsynConfig().certified(two)["label_temperature"] == 1
-    assert ImgsynConfig(label_temperature=3.0).certified(two)["label_temperature"] == 3
+    assert certified(two)["label_temperature"] == 1
+    assert certified(two, label_temperature=3.0)["label_temperature"] == 3
 
 
 @pytest.mark.parametrize(("teacher", "student"), [("auto", "scatternet"), ("network", None)])
 def test_the_student_named_is_of_the_teachers_kind(teacher: str, student: str | None) -> None:
-    assert ImgsynConfig(teacher=teacher).certified(FACTS).get("student_network") == student
+    assert certified(FACTS, teacher=teacher).get("student_network") == student
 
 
 def test_changes_to_images_as_a_recipe(tmp_path: Path) -> None:
@@ -233,7 +251,7 @@ def test_a_network_teacher_as_in_the_paper(tmp_path: Path) -> None:
     settings = {"teacher": "network", "network": "lenet", "statistics": "channel", "stop": "auto"}
     release = run_with(records(), job(20, **settings), workspace=tmp_path / "run", public=public())
     assert len(release) == 20
-    assert release.models["teacher"][1]["network"] == "lenet"
+    assert "lenet" in str(release.models["teacher"][1])
 
 
 def test_photographs_of_224_pixels(tmp_path: Path) -> None:
@@ -247,7 +265,7 @@ def test_photographs_of_224_pixels(tmp_path: Path) -> None:
         public=ImageSet(images[30:], np.arange(10) % 2),
     )
     assert release.images.shape == (12, 224, 224, 3)
-    assert Imgsyn(ImgsynConfig()).default_samples(release.certificate.facts) == 2_000
+    assert Imgsyn(ImgsynSettings()).default_samples(release.certificate.facts) == 2_000
 
 
 def test_class_means_divide_by_noisy_counts_within_reason() -> None:
@@ -265,12 +283,12 @@ def test_class_means_divide_by_noisy_counts_within_reason() -> None:
 )  # fmt: skip
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match="Expected"):
-        ImgsynConfig(**wrong)
+        ImgsynSettings(**wrong)
 
 
 def test_the_noise_of_a_share() -> None:
     half, all_of_it = (
-        Imgsyn(ImgsynConfig(statistics_share=s)).plan(FACTS, Budget(1.0, 1e-5)).events[1].noise_multiplier
+        Imgsyn(ImgsynSettings(statistics_share=s)).plan(FACTS, Budget(1.0, 1e-5)).events[1].noise_multiplier
         for s in (0.5, 0.999)
     )
     assert half == pytest.approx(math.sqrt(2) * all_of_it, rel=0.01)

@@ -8,19 +8,17 @@ import pytest
 import torch
 from running import run_with
 
-from veilset.core.errors import InputError, VeilsetError
+from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
 from veilset.data.procedural_images import drawn_patterns
 from veilset.methods.base import Context
-from veilset.methods.merf.method import (
-    ClassMeans,
-    GeneratorTraining,
-    Merf,
-    MerfConfig,
-    solve_classifier,
-)
+from veilset.methods.merf.classifier import ClassMeans, solve_classifier
+from veilset.methods.merf.config import Merf, MerfSettings
+from veilset.methods.merf.generator import GeneratorTraining
+from veilset.methods.merf.method import _embedding
 from veilset.models.generators.conditional import ConditionalGenerator
-from veilset.pipeline.run import Job, run
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.vault import PublicFacts, Vault
@@ -44,14 +42,14 @@ def job(**settings: str) -> Job:
 
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
 def test_plan_spends_the_budget_and_no_more(epsilon: float) -> None:
-    plan = Merf(MerfConfig()).plan(FACTS, Budget(epsilon, 1e-5))
+    plan = Merf(MerfSettings()).plan(FACTS, Budget(epsilon, 1e-5))
     assert len(plan.events) == 2
     assert 0.99 * epsilon < epsilon_of(plan.events, 1e-5) <= epsilon
 
 
 def test_two_sums_cost_what_one_costs() -> None:
-    one = Merf(MerfConfig(moment_share=0.0, classifier_weight=0.0)).plan(FACTS, Budget(1.0, 1e-5)).events[0]
-    first, second = (e.noise_multiplier for e in Merf(MerfConfig()).plan(FACTS, Budget(1.0, 1e-5)).events)
+    one = Merf(MerfSettings(moment_share=0.0, classifier_weight=0.0)).plan(FACTS, Budget(1.0, 1e-5)).events[0]
+    first, second = (e.noise_multiplier for e in Merf(MerfSettings()).plan(FACTS, Budget(1.0, 1e-5)).events)
     assert 1 / math.sqrt(first**-2 + second**-2) == pytest.approx(one.noise_multiplier, rel=2e-3)
     assert one.noise_multiplier == pytest.approx(3.73, abs=0.01)
 
@@ -106,7 +104,7 @@ def test_paper_preset_reads_once_and_has_no_soft_labels(records: ImageSet, tmp_p
     release = run(Vault(records), job(**published), workspace=tmp_path / "run")
     assert release.soft_labels is None
     assert set(release.labels) <= {0, 1}
-    paper = Merf.configure("paper").config
+    paper = Merf.configure("paper").settings
     assert {name: str(getattr(paper, name)) for name in published} == {
         "features": "pixels",
         "moment_share": "0.0",
@@ -122,10 +120,9 @@ def test_public_images_of_another_shape_are_refused(records: ImageSet, tmp_path:
 
 
 def test_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    config = MerfConfig(steps=4, batch=8, random_features=64, code_size=16, pictures=60, width=16, latent_size=8)
+    config = MerfSettings(steps=4, batch=8, random_features=64, code_size=16, pictures=60, width=16, latent_size=8)
     facts = PublicFacts(units=100, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
-    method = Merf(config)
-    embedding = method._embedding(facts, None, Context())
+    embedding = _embedding(config, facts, None, Context())
     target = torch.randn(2, 64) / 8
 
     def start() -> GeneratorTraining:
@@ -147,30 +144,23 @@ def test_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
         torch.testing.assert_close(weight, resumed.generator.state_dict()[name])
 
 
-def test_sample_before_fit_fails() -> None:
-    with pytest.raises(VeilsetError, match="Call fit first"):
-        Merf(MerfConfig()).sample(3)
-    with pytest.raises(VeilsetError, match="Call fit first"):
-        Merf(MerfConfig()).models()
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"features": "wavelets"}, "scattering or pixels"),
+        ({"features": "wavelets"}, "one of scattering, pixels"),
         ({"random_features": 6}, "multiple of 4"),
-        ({"moment_share": 1.0}, "moment_share and memory"),
-        ({"code_size": 5000}, "code_size < pictures"),
-        ({"batch": 2}, "batch >= 8"),
-        ({"moment_share": 0.0}, "0 where moment_share is 0"),
+        ({"moment_share": 1.0}, "moment_share to be a number of at least 0 and below 1"),
+        ({"code_size": 5000}, "code_size below pictures"),
+        ({"batch": 2}, "batch to be a whole number of at least 8"),
+        ({"moment_share": 0.0}, "classifier_weight=0 where moment_share=0"),
     ],
 )
 def test_bad_settings(settings: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        MerfConfig(**settings)  # type: ignore[arg-type]
+        MerfSettings(**settings)  # type: ignore[arg-type]
 
 
 def test_odd_shapes_are_refused() -> None:
     facts = PublicFacts(units=60_000, unit="record", shape=(28, 30, 1), class_names=("a", "b"))
     with pytest.raises(InputError, match="square images"):
-        Merf(MerfConfig()).plan(facts, Budget(1.0, 1e-5))
+        Merf(MerfSettings()).plan(facts, Budget(1.0, 1e-5))

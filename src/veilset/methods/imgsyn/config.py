@@ -199,9 +199,7 @@ class Imgsyn(Method):
             why = "it is of the teacher's kind, so it can say all that the teacher says"
             decided["student_network"] = Decision(value="scatternet", why=why)
         if self.settings.augmentation == "recipe":
-            from dataclasses import asdict
-
             from veilset.training.augment import MILD
 
-            decided["student_changes"] = Decision(value=asdict(MILD), why="augmentation=recipe")
+            decided["student_changes"] = Decision(value=MILD.plain(), why="augmentation=recipe")
         return decided

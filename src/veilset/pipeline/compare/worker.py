@@ -66,7 +66,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
         student=cell.student,
         seeds=1,
         first_seed=cell.seed,
-        config=student_recipe(release.certificate, TrainingConfig(epochs=cell.epochs)),
+        config=student_recipe(release.certificate, TrainingConfig(epochs=cell.epochs or "auto")),
     ).to_json()
     return {
         "accuracy": result["accuracy"],
