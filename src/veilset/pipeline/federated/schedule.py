@@ -30,7 +30,7 @@ from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
 
 _SAFETY = 2.0
-_GRAIN = 0.1  # slots are whole tenths of a second
+_TENTH = 0.1  # slots are whole tenths of a second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,4 +128,4 @@ class _RandomRecords:
 
 
 def _rounded_up(seconds: float) -> float:
-    return max(1, math.ceil(seconds / _GRAIN)) * _GRAIN
+    return max(1, math.ceil(seconds / _TENTH)) * _TENTH
