@@ -14,11 +14,11 @@ from torch.nn import functional
 
 from veilset.core.randomness import torch_generator
 from veilset.data.images import ImageSet
-from veilset.dpsgd import PrivateTraining, sampling_rate_for, train_private
+from veilset.dpsgd import PrivateTraining, train_private
 from veilset.models import build_network
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
-from veilset.privacy.events import Event, Plan
+from veilset.privacy.events import Event, Plan, sampling_rate_for
 from veilset.privacy.ledger import Ledger
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
@@ -125,13 +125,14 @@ def private_sgd(data: Data, seed: int, *, epsilon: float, delta: float) -> nn.Mo
     def event(noise: float) -> Event:
         return Event(label="dp-sgd", noise_multiplier=noise, sampling_rate=rate, count=PRIVATE_STEPS)
 
-    noise = calibrate(budget, lambda found: [event(found)])
-    recipe = PrivateTraining(noise_multiplier=noise, sampling_rate=rate, steps=PRIVATE_STEPS, learning_rate=0.2)
+    steps = event(calibrate(budget, lambda noise: [event(noise)]))
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.create(Path(folder) / "ledger.jsonl", {"run": "benchmark"})
         # A seeded noise makes the measurement repeatable; a network made for others must not be.
-        session = Session(vault, Plan(budget=budget, events=(event(noise),)), ledger, NoiseSource(seed), workspace=None)
-        network = train_private(session, fresh(data.members, seed), recipe, seed=seed)
+        session = Session(vault, Plan(budget=budget, events=(steps,)), ledger, NoiseSource(seed), workspace=None)
+        network = train_private(
+            session, fresh(data.members, seed), steps, PrivateTraining(learning_rate=0.2), seed=seed
+        )
         session.finish()
         ledger.close()
     return network

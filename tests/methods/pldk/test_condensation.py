@@ -9,17 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from veilset.core.errors import VeilsetError
-from veilset.methods.pldk.condensation import (
-    Condensation,
-    CondensationConfig,
-    PlainSums,
-    alike,
-    class_gradients,
-    class_rows,
-    require_alone,
-)
+from veilset.methods.pldk.as_published import PlainSums
+from veilset.methods.pldk.condensation import Condensation
+from veilset.methods.pldk.config import CondensationSettings
+from veilset.methods.pldk.method import condense
+from veilset.methods.pldk.questions import alike, class_gradients, class_rows, require_alone
 from veilset.models import build_network
-from veilset.privacy.session import ClippedSum
+from veilset.privacy.events import Event
+from veilset.privacy.session import ClippedSum, GradientSteps
 from veilset.teachers.teacher import without_head
 
 CLASSES, CLIP = 3, 0.7
@@ -78,16 +75,16 @@ def test_one_transformation_for_all() -> None:
     assert not torch.allclose(together, pictures, atol=1e-2)
 
 
-class Whole:
+class Whole(GradientSteps):
     """Sums over all records without noise, which keep a state after every second of four rounds."""
 
-    lease_size = 0
-
-    def __init__(self, state: Mapping[str, Any] | None = None, done: int = 0) -> None:
+    def __init__(self, state: dict[str, Any] | None = None, done: int = 0) -> None:
+        self.event = Event(label="condensation", noise_multiplier=1.0, count=4)
         self.steps_left, self.earlier = 4 - done, state
-        self.states: list[Mapping[str, Any]] = []
+        self.states: list[dict[str, Any]] = []
 
-    def step(self, clipped_sum: ClippedSum) -> list[Tensor]:
+    def step(self, clipped_sum: ClippedSum, *, draws: int = 0) -> list[Tensor]:
+        assert draws == 0
         self.steps_left -= 1
         return list(clipped_sum(*records(12)))
 
@@ -96,34 +93,34 @@ class Whole:
         return self.steps_left % 2 == 0
 
     def keep(self, state: Mapping[str, Any]) -> None:
-        self.states.append(copy.deepcopy(state))
+        self.states.append(copy.deepcopy(dict(state)))
 
-    def kept(self) -> Mapping[str, Any] | None:
+    def kept(self) -> dict[str, Any] | None:
         return self.earlier
 
 
 def condensation(kind: Any) -> Condensation:
     labels = torch.arange(6) % CLASSES
     start = torch.rand(6, 1, 16, 16, generator=torch.Generator().manual_seed(2))
-    config = CondensationConfig(networks=4, moves=5)
-    return Condensation(kind, network, start, labels, config, batch=12, clip_norm=CLIP, seed=4)
+    settings = CondensationSettings(networks=4, moves=5)
+    return Condensation(kind, network, start, labels, settings, batch=12, clip_norm=CLIP, seed=4)
 
 
 @pytest.mark.parametrize("kind", ["distribution", "gradient"])
 def test_a_run_is_taken_up_where_it_stopped(kind: str) -> None:
     whole = Whole()
-    images = condensation(kind).run(whole)
-    assert torch.equal(condensation(kind).run(Whole(whole.states[0], done=2)), images)
+    images = condense(condensation(kind), whole)
+    assert torch.equal(condense(condensation(kind), Whole(whole.states[0], done=2)), images)
 
 
 def test_images_come_closer_to_the_class_means() -> None:
     made = condensation("distribution")
     start = made.images.detach()
-    end = made.run(Whole())
+    end = condense(made, Whole())
 
     def distance(images: Tensor) -> float:
         return sum(
-            float(made._from_means(weights, alike(images, made.transformation(number)), seen))
+            float(made.distance_of_means(weights, alike(images, made.transformation(number)), seen))
             for number, weights, seen in made.asked
         )
 
@@ -132,7 +129,7 @@ def test_images_come_closer_to_the_class_means() -> None:
 
 def test_sums_without_noise_are_over_random_batches() -> None:
     images, labels = records(12)
-    sums = PlainSums(images, labels, batch=5, count=2, seed=0)
+    sums = PlainSums((images.numpy(), labels.numpy()), batch=5, count=2, seed=0)
 
     def counts(_: Tensor, seen: Tensor) -> list[Tensor]:
         return [torch.bincount(seen, minlength=CLASSES)]

@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from running import run_with
 
 from veilset.core.errors import BudgetError, InputError, VerificationError
 from veilset.data.images import ImageSet
 from veilset.methods.base import Context
-from veilset.methods.pldk.method import Pldk, PldkConfig
-from veilset.pipeline.run import Job, run
+from veilset.methods.pldk.config import Pldk, PldkSettings
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
 from veilset.privacy.account import Account
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
@@ -20,6 +22,7 @@ from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.format import load_release
+from veilset.release.inputs import InputRelease, budget_with, open_input, plan_with_carried
 from veilset.release.verify import verify_release
 
 TINY = {
@@ -43,7 +46,7 @@ def make(tmp_path: Path, name: str = "run", public: ImageSet | None = None, **op
 
 @pytest.mark.parametrize("experts", [1, 3])
 def test_experts_and_teacher_share_one_budget(experts: int) -> None:
-    plan = Pldk(PldkConfig(matching="trajectory", experts=experts)).plan(FACTS, Budget(10.0, 1e-5))
+    plan = Pldk(PldkSettings(matching="trajectory", experts=experts)).plan(FACTS, Budget(10.0, 1e-5))
     assert [event.label for event in plan.events] == ["teacher", *(f"expert {k + 1}" for k in range(experts))]
     assert 9.9 < epsilon_of(plan.events, 1e-5) <= 10.0
 
@@ -55,10 +58,9 @@ def test_a_release_holds_the_distilled_images_and_a_student(tmp_path: Path) -> N
     assert release.images.shape == (6, 16, 16, 1)
     assert np.bincount(release.labels).tolist() == [3, 3]
     assert release.soft_labels is not None
-    from veilset.evaluate.attacks.targets import rebuild_student
-
-    weights, description = release.models["student"]
-    assert rebuild_student(description, weights)[0] == "convnet"
+    assert release.models["student"][1]["name"] == "convnet"
+    logits = release.model("student")(torch.rand(4, 1, 16, 16))
+    assert logits.shape == (4, 2)
 
 
 def started_from(tmp_path: Path, place: Path, name: str = "again", epsilon: float = 8.0, **more: Any) -> Any:
@@ -171,7 +173,32 @@ def test_a_session_whose_plan_leaves_the_start_out_is_refused(tmp_path: Path) ->
     plan = method.plan(vault.facts, Budget(8.0, 1e-5))
     ledger = Ledger.create(tmp_path / "own.jsonl", {"run": "own"})
     with pytest.raises(BudgetError, match="is not in the plan"):
-        method.fit(Session(vault, plan, ledger, NoiseSource(None)), None, Context())
+        method.fit(plan, Session(vault, plan, ledger, NoiseSource(None)), None, Context())
+
+
+def test_what_was_verified_is_what_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The release is opened once, and one that was exchanged after that is refused before anything is read."""
+    place = make(tmp_path, epsilon=2.0).save(tmp_path / "first")
+    other = make(tmp_path, "other", epsilon=2.0, seed=1).save(tmp_path / "second")
+    opened = []
+
+    def counted(path: Path, **options: bool) -> InputRelease:
+        opened.append(path)
+        return open_input(path, **options)
+
+    monkeypatch.setattr("veilset.methods.pldk.config.open_input", counted)
+    method = Pldk.configure("fast", TINY | {"start": "release", "release": str(place)})
+    vault = Vault(records())
+    budget = budget_with(Budget(8.0, 1e-5), method.inputs(), "record", claims_dp=True)
+    plan = plan_with_carried(method.plan(vault.facts, budget))
+    assert plan.certified()["release_sha256"] == method.inputs()[0].certificate_sha256
+    assert opened == [place]
+    place.rename(tmp_path / "away")
+    other.rename(place)
+    ledger = Ledger.create(tmp_path / "own.jsonl", {"run": "own"})
+    with pytest.raises(VerificationError, match="not the release that was verified"):
+        method.fit(plan, Session(vault, plan, ledger, NoiseSource(None)), None, Context())
+    assert len(ledger.lines) == 1
 
 
 def test_public_images_can_be_the_start(tmp_path: Path) -> None:
@@ -188,15 +215,15 @@ def test_as_published_has_no_guarantee(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"experts": "4"}, "1 to 3 experts"),
+        ({"experts": "4"}, "experts to be a whole number of at least 1 and of at most 3"),
         ({"start": "release"}, "folder for release alone"),
         ({"release": "somewhere"}, "folder for release alone"),
         ({"alpha": "2"}, "alpha"),
-        ({"images_per_class": "0"}, "images_per_class >= 1"),
+        ({"images_per_class": "0"}, "images_per_class to be a whole number of at least 1"),
         ({"start": "real"}, "stay private"),
         ({"matching": "loss"}, "one of auto, trajectory"),
-        ({"networks": "0"}, "networks >= 1"),
-        ({"student_steps": "0"}, "student_steps >= 1"),
+        ({"networks": "0"}, "networks to be a whole number of at least 1"),
+        ({"student_steps": "0"}, "student_steps to be a whole number of at least 1"),
     ],
 )
 def test_settings_that_are_refused(settings: dict[str, str], message: str) -> None:
@@ -206,9 +233,17 @@ def test_settings_that_are_refused(settings: dict[str, str], message: str) -> No
 
 @pytest.mark.parametrize("matching", ["distribution", "gradient"])
 def test_condensation_and_teacher_share_one_budget(matching: Any) -> None:
-    plan = Pldk(PldkConfig(matching=matching)).plan(FACTS, Budget(10.0, 1e-5))
-    assert [(event.label, event.count) for event in plan.events][1:] == [("condensation", PldkConfig().networks)]
+    plan = Pldk(PldkSettings(matching=matching)).plan(FACTS, Budget(10.0, 1e-5))
+    assert [(event.label, event.count) for event in plan.events][1:] == [("condensation", PldkSettings().networks)]
     assert 9.9 < epsilon_of(plan.events, 1e-5) <= 10.0
+
+
+def test_a_rule_chooses_what_images_are_led_by() -> None:
+    small = PublicFacts(units=200, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
+    for as_published, lead in ((False, "distribution"), (True, "trajectory")):
+        plan = Pldk(as_published=as_published).plan(small, Budget(8.0, 1e-5))
+        assert plan.matching == plan.certified()["matching"] == lead
+        assert plan.settings.matching == "auto"
 
 
 def test_images_can_be_condensed(tmp_path: Path) -> None:

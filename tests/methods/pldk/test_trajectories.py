@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.methods.pldk.trajectories import Matching, MatchingConfig, Trajectory, unflatten
+from veilset.methods.pldk.config import MatchingSettings
+from veilset.methods.pldk.trajectories import Matching, Trajectory, unflatten
 from veilset.models import build_network
 from veilset.training.augment import MILD
 
@@ -38,9 +39,9 @@ def expert() -> Trajectory:
 
 
 def matching(expert: Trajectory, augmented: bool = False, **settings: object) -> Matching:
-    config = MatchingConfig(**{"iterations": 12, "student_steps": 3, "match_batch": 8, "first_step": 0.1, **settings})  # type: ignore[arg-type]
+    wanted = MatchingSettings(**{"iterations": 12, "student_steps": 3, "match_batch": 8, "first_step": 0.1, **settings})  # type: ignore[arg-type]
     images = torch.rand(8, 1, 16, 16, generator=torch.Generator().manual_seed(1))
-    return Matching(small_network(), [expert], images, torch.arange(8) % 2, config, MILD if augmented else None, seed=3)
+    return Matching(small_network(), [expert], images, torch.arange(8) % 2, wanted, MILD if augmented else None, seed=3)
 
 
 def test_images_learn_to_lead_a_network_where_the_expert_went(expert: Trajectory) -> None:

@@ -1,87 +1,256 @@
-"""The public settings of the method pldk."""
+"""PLDK: settings, plan and what the method is."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from veilset.core.errors import InputError
-from veilset.core.files import sha256_of
-from veilset.methods.base import Config
-from veilset.methods.pldk.condensation import CondensationConfig
-from veilset.methods.pldk.student import StudentConfig
-from veilset.methods.pldk.trajectories import MatchingConfig
+from veilset.core.settings import CLIP_NORM, RATE, Settings, setting
+from veilset.methods.base import AuditForm, Decision, Method, MethodPlan
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event, sampling_rate_for
+from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import PublicFacts
-from veilset.release.layout import CERTIFICATE
+from veilset.release.inputs import InputRelease, open_input
+from veilset.teachers.config import TeacherPlan
+from veilset.teachers.planning import draft_teacher
 
-Start = Literal["auto", "noise", "drawn", "public", "release", "real"]
-Match = Literal["auto", "trajectory", "distribution", "gradient"]
+CondensationKind = Literal["distribution", "gradient"]
+Lead = Literal["trajectory", "distribution", "gradient"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PldkConfig(Config, MatchingConfig, CondensationConfig, StudentConfig):
-    """Public settings; more in `MatchingConfig`, `CondensationConfig` and `StudentConfig`.
+class MatchingSettings(Settings):
+    """How images are matched to trajectories."""
 
-    Args:
-        matching: what images are led by: the "trajectory" of experts, or class means ("distribution") or class
-            gradients ("gradient") of networks that are not trained on private images. "auto" is the trajectory as
-            published, and else class means, which noise and a small machine hurt least (docs/pldk.md).
-        images_per_class: how many images of each class are distilled.
-        experts: trajectories to match, 1 to 3; they share what the teacher leaves.
-        expert_steps: DP-SGD steps of an expert.
-        expert_every: steps between the kept points of a trajectory.
-        expert_batch: units of a step on average, as far as there are so many.
-        expert_rate: learning rate of an expert.
-        clip_norm: of one unit's gradient.
-        network: of experts and student.
-        width: of that network.
-        teacher_share: share of the privacy for the teacher that labels the images.
-        start: what the images start as: "public" images, "noise", "drawn" patterns, images of another "release", or
-            "auto": public where there are any, else drawn. "real", private images, is for `--as-published` alone.
-        release: folder of that other release. It is verified, and what it cost is part of this run's budget.
-        release_is_of_others: declare that it is of other people, so that it costs these nothing; the certificate says
-            that you did.
-    """
+    iterations: int = setting(100, "Moves of the images.", least=1)
+    student_steps: int = setting(5, "N, training steps on the images that are looked through.", least=1)
+    expert_points: int = setting(2, "M, how many kept points the expert is ahead.", least=1)
+    latest_start: float = setting(
+        0.5, "The last point from which a match may start, as a share of the trajectory.", least=0, most=1
+    )
+    match_batch: int = setting(50, "Images of one training step.", least=1)
+    image_rate: float = setting(0.03, "Learning rate of the images.", **RATE)
+    first_step: float = setting(
+        0.03, "Learning rate of the training on the images, to begin with; it is learned.", **RATE
+    )
+    low_memory: bool = setting(False, "Compute each training step twice in the place of keeping it.")
 
-    matching: Match = "auto"
-    images_per_class: int = 10
-    experts: int = 1
-    expert_steps: int = 200
-    expert_every: int = 10
-    expert_batch: int = 1024
-    expert_rate: float = 0.2
-    clip_norm: float = 1.0
-    network: str = "convnet"
-    width: int = 16
-    teacher_share: float = 0.5
-    start: Start = "auto"
-    release: str = ""
-    release_is_of_others: bool = False
 
-    def __post_init__(self) -> None:
-        MatchingConfig.__post_init__(self)
-        CondensationConfig.__post_init__(self)
-        StudentConfig.__post_init__(self)
-        for name in ("images_per_class", "expert_steps", "expert_every", "expert_batch", "width"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Expected {name} >= 1, got {getattr(self, name)}.")
-        if not 1 <= self.experts <= 3:
-            raise InputError(f"Expected 1 to 3 experts, got {self.experts}: each takes its part of the budget.")
-        if self.matching not in get_args(Match):
-            raise InputError(f"Expected matching to be one of {', '.join(get_args(Match))}, got {self.matching!r}.")
-        if self.start not in get_args(Start) or (self.start == "release") != bool(self.release):
+class CondensationSettings(Settings):
+    """How images are condensed."""
+
+    networks: int = setting(40, "Rounds; each asks one network for one noisy sum.", least=1)
+    network_batch: int = setting(4096, "Units that a network sees on average, as far as there are so many.", least=1)
+    moves: int = setting(20, "Of the images in each round.", least=1)
+    condensing_rate: float = setting(0.1, "Learning rate of the images.", **RATE)
+    restart: int = setting(
+        10,
+        "Rounds after which a network of gradient matching is drawn anew; until then it learns from the images.",
+        least=1,
+    )
+
+
+class StudentSettings(Settings):
+    """How the student learns."""
+
+    augmented: bool = setting(
+        True, "Let training on the images, while they are matched and for the student, see changed copies."
+    )
+    copies: int = setting(
+        8000, "How many changed copies the teacher labels for the student, where it sees such.", least=1
+    )
+    temperature: float = setting(2.0, "Of the soft labels in the student's loss.", above=0)
+    alpha: float = setting(0.9, "Weight of the soft labels there; the rest is for the hard ones.", least=0, most=1)
+    student_updates: int = setting(400, "Training steps of the student.", least=1)
+    student_rate: float = setting(0.004, "Its learning rate.", **RATE)
+
+
+class PldkSettings(MatchingSettings, CondensationSettings, StudentSettings):
+    """Public settings of PLDK."""
+
+    matching: Literal["auto", "trajectory", "distribution", "gradient"] = setting(
+        "auto",
+        "What images are led by: the trajectory of experts, or class means (distribution) or class gradients of "
+        "networks that are not trained on private images. auto is the trajectory as published, and else class means, "
+        "which noise and a small machine hurt least.",
+    )
+    images_per_class: int = setting(10, "How many images of each class are distilled.", least=1)
+    experts: int = setting(1, "Trajectories to match; they share what the teacher leaves.", least=1, most=3)
+    expert_steps: int = setting(200, "DP-SGD steps of an expert.", least=1)
+    expert_every: int = setting(10, "Steps between the kept points of a trajectory.", least=1)
+    expert_batch: int = setting(1024, "Units of a step on average, as far as there are so many.", least=1)
+    expert_rate: float = setting(0.2, "Learning rate of an expert.", **RATE)
+    clip_norm: float = setting(1.0, "Of one unit's gradient.", **CLIP_NORM)
+    network: str = setting("convnet", "Of experts and student.")
+    width: int = setting(16, "Of that network.", least=1)
+    teacher_share: float = setting(
+        0.5, "Share of the privacy for the teacher that labels the images.", above=0, below=1
+    )
+    start: Literal["auto", "noise", "drawn", "public", "release", "real"] = setting(
+        "auto",
+        "What the images start as: public images, noise, drawn patterns, images of another release, or auto: public "
+        "where there are any, else drawn. real, private images, is for `--as-published` alone.",
+    )
+    release: str = setting(
+        "", "Folder of that other release. It is verified, and what it cost is part of this run's budget."
+    )
+    release_is_of_others: bool = setting(
+        False,
+        "Declare that it is of other people, so that it costs these nothing; the certificate says that you did.",
+    )
+
+    def check(self) -> None:
+        """A folder goes with the start that needs one."""
+        super().check()
+        if (self.start == "release") != bool(self.release):
             raise InputError(
-                f"Expected start to be one of {', '.join(get_args(Start))}, and a folder for release alone."
+                f"Expected start=release and a folder for release alone, got start={self.start} and "
+                f"release={self.release!r}."
             )
         if self.release_is_of_others and not self.release:
             raise InputError("Expected a release beside release_is_of_others=true. Leave it out.")
-        if not 0 < self.teacher_share < 1:
-            raise InputError(f"Expected teacher_share between 0 and 1, got {self.teacher_share}.")
-        for name in ("expert_rate", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"Expected {name} > 0, got {getattr(self, name)}.")
 
-    def certified(self, facts: PublicFacts) -> dict[str, Any]:
+
+@dataclass(frozen=True, kw_only=True)
+class PldkPlan(MethodPlan):
+    """What images are led by, what teacher and lead spend (nothing as published), and the release to start from."""
+
+    settings: PldkSettings
+    matching: Lead
+    teacher: TeacherPlan | None = None
+    experts: tuple[Event, ...] = ()
+    condensation: Event | None = None
+    built_upon: InputRelease | None = None
+
+    def certified(self) -> dict[str, Any]:
         """The settings, with the name of the other release and the SHA-256 of its certificate for its path."""
-        place = Path(self.release)
-        known = {"release": place.name, "release_sha256": sha256_of(place / CERTIFICATE)} if self.release else {}
-        return super().certified(facts) | known
+        other = self.built_upon
+        known = {} if other is None else {"release": other.path.name, "release_sha256": other.certificate_sha256}
+        return super().certified() | known
+
+
+class Pldk(Method):
+    """Distilled images, soft labels and a student."""
+
+    name = "pldk"
+    title = "Distilled data and knowledge (PLDK)"
+    paper = "Thesis, chapter 4; trajectory matching: Cazenavette et al., CVPR 2022, https://arxiv.org/abs/2203.11932"
+    claim_of_paper = (
+        "The thesis claims no guarantee, and there is none: experts and teacher see the private images without "
+        "noise, and the distilled images start as private ones."
+    )
+    guarantee = "dp"
+    releases = ("images", "labels", "soft_labels", "student")
+    settings_type = PldkSettings
+    settings: PldkSettings
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "default": {},
+        "fast": {
+            "expert_steps": 30, "expert_every": 5, "expert_batch": 256, "iterations": 10, "student_steps": 3,
+            "student_updates": 60, "copies": 1000, "networks": 10, "network_batch": 500, "moves": 5,
+        },
+        "paper": {
+            "matching": "trajectory", "images_per_class": 50, "experts": 3, "width": 32, "iterations": 2000,
+            "student_steps": 20,
+        },
+    }  # fmt: skip
+    smallest: ClassVar[Mapping[str, Any]] = {
+        "networks": 3, "moves": 1, "width": 4, "images_per_class": 20, "copies": 40, "student_updates": 2,
+        "expert_steps": 6, "expert_every": 2, "iterations": 2, "student_steps": 2,
+    }  # fmt: skip
+    _audited: ClassVar[Mapping[str, Any]] = {
+        "width": 4, "images_per_class": 2, "student_updates": 1, "networks": 3, "moves": 1, "clip_norm": 0.01,
+    }  # fmt: skip
+    forms = (
+        AuditForm(
+            form="expert and teacher",
+            settings={
+                **_audited, "matching": "trajectory", "expert_steps": 4, "expert_every": 1, "iterations": 1,
+                "student_steps": 1,
+            },
+            runs=300,
+        ),
+        AuditForm(form="class means of networks", settings={**_audited, "matching": "distribution"}, runs=300),
+        AuditForm(form="class gradients of networks", settings={**_audited, "matching": "gradient"}, runs=300),
+    )  # fmt: skip
+    published_reason = (
+        "As published, experts and teacher are trained on the private images without noise; low membership-inference "
+        "accuracy is evidence, not a guarantee."
+    )
+
+    def __init__(self, settings: Settings | None = None, *, as_published: bool = False) -> None:
+        super().__init__(settings, as_published=as_published)
+        if self.settings.start == "real" and not as_published:
+            raise InputError(
+                "Images that start as private ones stay private ones. Start from noise, drawn or public, or pass "
+                "--as-published: such a release has no guarantee, and only the student leaves."
+            )
+
+    def requires_public(self) -> bool:
+        """Only to start from public images by name."""
+        return self.settings.start == "public"
+
+    def inputs(self) -> tuple[InputRelease, ...]:
+        """The release to start from."""
+        return (self._input,) if self.settings.release else ()
+
+    @cached_property
+    def _input(self) -> InputRelease:
+        """Verified once, so that what was verified is what is planned, paid for and used."""
+        return open_input(Path(self.settings.release), is_of_others=self.settings.release_is_of_others)
+
+    def plan(self, facts: PublicFacts, budget: Budget) -> PldkPlan:
+        """A run of DP-SGD for each expert, or the rounds of condensation, and the teacher's, within one budget."""
+        settings = self.settings
+        matching, decided = self._matching()
+        built_upon = self._input if settings.release else None
+        if self.as_published:
+            return PldkPlan(
+                budget=budget, events=(), settings=settings, as_published=True, decided=decided, matching=matching,
+                built_upon=built_upon,
+            )  # fmt: skip
+        draft = draft_teacher(facts, budget)
+        follows_experts, left = matching == "trajectory", 1 - settings.teacher_share
+        leads = (
+            [
+                _sampled(f"expert {number + 1}", settings.expert_batch, settings.expert_steps, facts)
+                for number in range(settings.experts)
+            ]
+            if follows_experts
+            else [_sampled("condensation", settings.network_batch, settings.networks, facts)]
+        )
+        parts = [Part(event=event, share=left / len(leads)) for event in leads]
+        first, *others = share_budget(budget, [Part(event=draft.event, share=settings.teacher_share), *parts])
+        return PldkPlan(
+            budget=budget,
+            events=(first, *others),
+            facts={"distilled images": settings.images_per_class * facts.classes},
+            settings=settings,
+            decided=decided,
+            matching=matching,
+            teacher=draft.at(first.noise_multiplier),
+            experts=tuple(others) if follows_experts else (),
+            condensation=None if follows_experts else others[0],
+            built_upon=built_upon,
+        )
+
+    def default_samples(self, facts: PublicFacts) -> int:
+        """All of them."""
+        return self.settings.images_per_class * facts.classes
+
+    def _matching(self) -> tuple[Lead, dict[str, Decision]]:
+        """What images are led by in this form, and why, where a rule decides."""
+        if self.settings.matching != "auto":
+            return self.settings.matching, {}
+        if self.as_published:
+            return "trajectory", {"matching": Decision(value="trajectory", why="so it was published")}
+        why = "noise and a small machine hurt class means least"
+        return "distribution", {"matching": Decision(value="distribution", why=why)}
+
+
+def _sampled(label: str, batch: int, steps: int, facts: PublicFacts) -> Callable[[float], Event]:
+    """So many sums over Poisson samples of `batch` units, as far as there are so many, by their noise."""
+    rate = sampling_rate_for(min(batch, facts.units), facts.units)
+    return lambda noise: Event(label=label, noise_multiplier=noise, sampling_rate=rate, count=steps)

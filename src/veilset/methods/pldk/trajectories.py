@@ -5,9 +5,9 @@ every few steps as one flat vector; images and a step size are then learned so t
 Nothing here reads private rows.
 """
 
+import io
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,47 +21,12 @@ from veilset.core.errors import InputError, VeilsetError
 from veilset.core.files import write_whole
 from veilset.core.progress import SILENT, Progress
 from veilset.core.randomness import torch_generator
+from veilset.methods.pldk.config import MatchingSettings
 from veilset.training.augment import AugmentConfig, augment
 
 _SAVE_EVERY = 20
-_PLAIN_BATCH = 256
 # Keeps the logits of black and white pixels finite.
 _EDGE = 0.02
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatchingConfig:
-    """How images are matched to trajectories.
-
-    Args:
-        iterations: moves of the images.
-        student_steps: N, training steps on the images that are looked through.
-        expert_points: M, how many kept points the expert is ahead.
-        latest_start: the last point from which a match may start, as a share of the trajectory.
-        match_batch: images of one training step.
-        image_rate: learning rate of the images.
-        first_step: learning rate of the training on the images, to begin with; it is learned.
-        low_memory: compute each training step twice in the place of keeping it.
-    """
-
-    iterations: int = 100
-    student_steps: int = 5
-    expert_points: int = 2
-    latest_start: float = 0.5
-    match_batch: int = 50
-    image_rate: float = 0.03
-    first_step: float = 0.03
-    low_memory: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("iterations", "student_steps", "expert_points", "match_batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Expected {name} >= 1, got {getattr(self, name)}.")
-        if not (self.image_rate > 0 and self.first_step > 0) or not 0 <= self.latest_start <= 1:
-            raise InputError(
-                f"Expected image_rate > 0, first_step > 0 and latest_start in [0, 1], got {self.image_rate}, "
-                f"{self.first_step} and {self.latest_start}."
-            )
 
 
 class Trajectory:
@@ -112,38 +77,6 @@ def image_optimizer(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     return torch.optim.Adam(groups, betas=(0.5, 0.99))
 
 
-def train_plain_expert(
-    network: nn.Module,
-    trajectory: Trajectory,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    steps: int,
-    every: int,
-    rate: float,
-    augmentation: AugmentConfig | None,
-    seed: int,
-) -> None:
-    """Train an expert on 8-bit images (n, H, W, C) without noise, and keep its weights every few steps.
-
-    Privacy: none; for the form of a method that has no guarantee.
-    """
-    coins, device = torch_generator(seed, "batches"), next(network.parameters()).device
-    optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
-    trajectory.add(0, network)
-    for step in range(1, steps + 1):
-        rows = torch.randint(len(labels), (min(_PLAIN_BATCH, len(labels)),), generator=coins)
-        seen = images[rows].permute(0, 3, 1, 2).float() / 255
-        if augmentation is not None:
-            seen = augment(seen, augmentation, coins)
-        loss = functional.cross_entropy(network(seen.to(device)), labels[rows].to(device))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        if step % every == 0:
-            trajectory.add(step // every, network)
-
-
 class Matching:
     """Images and a step size in the making."""
 
@@ -153,21 +86,21 @@ class Matching:
         trajectories: list[Trajectory],
         images: Tensor,
         labels: Tensor,
-        config: MatchingConfig,
+        settings: MatchingSettings,
         augmentation: AugmentConfig | None,
         seed: int,
     ) -> None:
-        if min(len(trajectory.points) for trajectory in trajectories) <= config.expert_points:
+        if min(len(trajectory.points) for trajectory in trajectories) <= settings.expert_points:
             raise InputError(
-                f"Expected trajectories of more than {config.expert_points} points. Train experts for more steps, or "
+                f"Expected trajectories of more than {settings.expert_points} points. Train experts for more steps, or "
                 "lower expert_points."
             )
-        self.network, self.trajectories, self.config, self.seed = network.eval(), trajectories, config, seed
+        self.network, self.trajectories, self.settings, self.seed = network.eval(), trajectories, settings, seed
         self.labels, self.augmentation = labels, augmentation
         self.logits = to_logits(images)
-        self.log_step = torch.tensor(math.log(config.first_step)).requires_grad_()
+        self.log_step = torch.tensor(math.log(settings.first_step)).requires_grad_()
         self.optimizer = image_optimizer(
-            [{"params": [self.logits], "lr": config.image_rate}, {"params": [self.log_step], "lr": 0.01}]
+            [{"params": [self.logits], "lr": settings.image_rate}, {"params": [self.log_step], "lr": 0.01}]
         )
         self.iteration = 0
         self.losses: list[float] = []
@@ -181,8 +114,8 @@ class Matching:
         """All iterations, from where an earlier part of this run stopped; the images (n, C, H, W) in [0, 1]."""
         if place is not None and place.exists():
             self._load(torch.load(place, weights_only=True))
-        with progress.task("distilling", self.config.iterations - self.iteration) as task:
-            while self.iteration < self.config.iterations:
+        with progress.task("distilling", self.settings.iterations - self.iteration) as task:
+            while self.iteration < self.settings.iterations:
                 self.advance()
                 task.advance()
                 if place is not None and self.iteration % _SAVE_EVERY == 0:
@@ -193,18 +126,18 @@ class Matching:
         """Move the images and the step size once."""
         coins = torch_generator(self.seed, f"matching {self.iteration}")
         points = self.trajectories[int(torch.randint(len(self.trajectories), (), generator=coins))].points
-        last = len(points) - 1 - self.config.expert_points
-        start = int(torch.randint(min(last, round(self.config.latest_start * last)) + 1, (), generator=coins))
-        target = points[start + self.config.expert_points]
+        last = len(points) - 1 - self.settings.expert_points
+        start = int(torch.randint(min(last, round(self.settings.latest_start * last)) + 1, (), generator=coins))
+        target = points[start + self.settings.expert_points]
         weights = points[start].clone().requires_grad_()
         images, step = self.images, self.log_step.exp()
-        for _ in range(self.config.student_steps):
-            rows = torch.randperm(len(images), generator=coins)[: self.config.match_batch]
+        for _ in range(self.settings.student_steps):
+            rows = torch.randperm(len(images), generator=coins)[: self.settings.match_batch]
             seed = int(torch.randint(2**31, (), generator=coins))
             arguments = (weights, images[rows], self.labels[rows], step, seed)
             weights = (
                 checkpoint(self._train, *arguments, use_reentrant=False)
-                if self.config.low_memory
+                if self.settings.low_memory
                 else self._train(*arguments)
             )
         loss = (weights - target).square().sum() / (points[start] - target).square().sum().clamp_min(1e-12)
@@ -226,9 +159,7 @@ class Matching:
         return weights - step * gradient
 
     def _save(self, place: Path) -> None:
-        from io import BytesIO
-
-        content = BytesIO()
+        content = io.BytesIO()
         state = {"logits": self.logits.detach(), "log_step": self.log_step.detach()}
         torch.save(state | {"optimizer": self.optimizer.state_dict(), "iteration": self.iteration}, content)
         write_whole(place, content.getvalue())
