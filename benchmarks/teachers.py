@@ -63,7 +63,7 @@ def run(data: str, epsilon: float, seed: int, kind: str, public_name: str | None
     public = read_npz(DATA / f"{public_name}.npz", "train") if public_name else None
     begin = time.perf_counter()
     budget = Budget(epsilon, DELTA)
-    planned = plan_teacher(vault.facts, budget, TeacherSettings(**{"kind": kind}))
+    planned = plan_teacher(vault.facts, budget, TeacherSettings().changed(kind=kind))
     recipe, event = planned.recipe, planned.event
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.create(Path(folder) / "ledger.jsonl", {"run": "benchmark"})

@@ -316,10 +316,10 @@ def test_ctrl_c_leaves_a_clean_state(run: Run, pack: Path, tmp_path: Path, momen
         "import tiny_method\n"
         "from veilset.methods import METHODS\n"
         "METHODS._targets['tiny'] = 'tiny_method:Tiny'\n"
-        "real = tiny_method.Tiny.sample\n"
+        "real = tiny_method.FittedTiny.sample\n"
         "def slow(self, *a):\n"
         "    sys.stderr.write('SAMPLING\\n'); sys.stderr.flush(); time.sleep(60); return real(self, *a)\n"
-        "tiny_method.Tiny.sample = slow\n"
+        "tiny_method.FittedTiny.sample = slow\n"
         "from veilset.cli.main import run; run()\n"
     )
     words = ["synthesize", f"{pack}:train", "-m", "tiny", "-e", "4", "-o", str(tmp_path / "rel"), "--samples", "9"]

@@ -100,13 +100,13 @@ def test_resuming_nothing_is_refused_and_free(synthesize: Run) -> None:
 
 
 def cut_off(monkeypatch: pytest.MonkeyPatch, synthesize: Run, *words: object) -> Result:
-    from tiny_method import Tiny
+    from tiny_method import FittedTiny
 
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Tiny, "sample", full)
+        patch.setattr(FittedTiny, "sample", full)
         return synthesize("data.npz", *words)
 
 

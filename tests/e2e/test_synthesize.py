@@ -12,7 +12,6 @@ import veilset as vs
 from veilset.core.errors import BudgetError, InputError
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
-from veilset.methods.base import Method
 from veilset.pipeline.job import Job, draw_plan
 from veilset.pipeline.run import run
 from veilset.privacy.ledger import Ledger, check_chain
@@ -75,14 +74,14 @@ def test_an_interrupted_run_resumes_for_free(
     records: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account = vs.Account(tmp_path / "account.sqlite")
-    from tiny_method import Tiny
+    from tiny_method import FittedTiny
 
     with monkeypatch.context() as patch:
 
-        def interrupted(self: Tiny, count: int, seed: int = 0) -> None:
+        def interrupted(self: FittedTiny, count: int, seed: int = 0) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr(Tiny, "sample", interrupted)
+        patch.setattr(FittedTiny, "sample", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(vs.Vault(records), JOB, workspace=tmp_path / "run", account=account)
     with pytest.raises(InputError, match="--resume"):
@@ -130,10 +129,10 @@ def test_what_has_no_guarantee_names_no_epsilon(records: ImageSet, tmp_path: Pat
 def test_records_leave_the_vault_only_in_a_run_as_published(
     records: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fit(self: Method, session: Session, public: object, context: object) -> None:
+    def fit(plan: object, session: Session, public: object, context: object) -> None:
         session.records_without_guarantee()
 
-    monkeypatch.setattr(METHODS.get("tiny"), "fit", fit)
+    monkeypatch.setattr(METHODS.get("tiny"), "fit", staticmethod(fit))
     with pytest.raises(BudgetError, match="as-published"):
         run(vs.Vault(records), JOB, workspace=tmp_path / "run")
 
@@ -165,7 +164,12 @@ def test_public_images_of_another_shape_are_brought_to_the_private_one(
 
     seen = []
     real = Tiny.fit
-    monkeypatch.setattr(Tiny, "fit", lambda self, s, public, c: seen.append(public.shape) or real(self, s, public, c))
+
+    def watched(plan: object, session: Session, public: object, context: object) -> object:
+        seen.append(public.shape)
+        return real(plan, session, public, context)
+
+    monkeypatch.setattr(Tiny, "fit", staticmethod(watched))
     photos = ImageSet(np.random.default_rng(1).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8), np.zeros(20, int))
     vs.synthesize(vs.Vault(records), method="tiny", budget=vs.Budget(2.0, 1e-5), public=photos, samples=6)
     assert seen == [(16, 16, 1)]
@@ -178,8 +182,8 @@ def test_public_images_of_another_shape_are_brought_to_the_private_one(
         ({"epsilon": 0.0}, "epsilon > 0"),
         ({"delta": 0.01}, "Pass --delta"),
         ({"settings": {"sum": "1"}}, "Did you mean sums"),
-        ({"settings": {"sums": "many"}}, "type int"),
-        ({"settings": {"sums": "0"}}, "sums >= 1"),
+        ({"settings": {"sums": "many"}}, "Expected sums to be a whole number of at least 1, got 'many'"),
+        ({"settings": {"sums": "0"}}, "Expected sums to be a whole number of at least 1, got 0"),
         ({"preset": "quick"}, "Available: default, fast"),
     ],
 )

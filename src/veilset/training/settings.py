@@ -24,7 +24,7 @@ _RATES = {"adamw": 0.004, "sgd": 0.1}
 
 
 class TrainingConfig(Settings):
-    """How a classifier is trained. The defaults are for 5,000 to 60,000 small images; docs/training.md has the trials."""
+    """How a classifier is trained; docs/training.md has the trials of the defaults."""
 
     epochs: int | Auto = setting(
         "auto", "Passes over the images; auto sees about 300,000 images, in 6 to 60 passes.", least=1
