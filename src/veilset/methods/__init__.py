@@ -10,10 +10,10 @@ METHODS: Registry[type[Method]] = Registry(
         "dpaf": "veilset.methods.dpaf.config:Dpaf",
         "dpgan": "veilset.methods.dpgan.config:Dpgan",
         "imgsyn": "veilset.methods.imgsyn.config:Imgsyn",
-        "latent": "veilset.methods.latent.method:Latent",
+        "latent": "veilset.methods.latent.config:Latent",
         "merf": "veilset.methods.merf.config:Merf",
         "pate": "veilset.methods.pate.config:Pate",
-        "pldk": "veilset.methods.pldk.method:Pldk",
+        "pldk": "veilset.methods.pldk.config:Pldk",
         "sanitized_gan": "veilset.methods.sanitized_gan.config:SanitizedGan",
     },
 )
