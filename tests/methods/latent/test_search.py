@@ -122,6 +122,36 @@ def test_an_answer_depends_on_its_own_image_to_the_last_bit(
     assert torch.equal(search(images.flip(0)).flip(0), together)
 
 
+class Unsteady(torch.nn.Module):
+    """Answers whose last digits depend on their place, or on their company, in batches of more than `steady`."""
+
+    def __init__(self, steady: int, on: str) -> None:
+        super().__init__()
+        self.steady, self.on, self.calls = steady, on, 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.calls += 1
+        rows = images.flatten(1)[:, :4]
+        if len(rows) <= self.steady:
+            return rows
+        return rows + (1e-6 * torch.arange(len(rows))[:, None] if self.on == "place" else 1e-6 * rows.mean())
+
+
+@pytest.mark.parametrize("on", ["place", "company"])
+@pytest.mark.parametrize("steady", [1, 2, 8, 32, 100])
+def test_a_search_takes_as_many_images_together_as_leave_each_other_alone(
+    space: LatentSpace, steady: int, on: str
+) -> None:
+    network = Unsteady(steady, on)
+    search = LatentSearch(space, network, SEARCHES["ff"])
+    assert search.together == min(steady, 32)
+    images, _ = pictures(space, 40)
+    tried = network.calls
+    found = search(images)
+    assert network.calls - tried == -(-40 // search.together)  # nothing is tried twice
+    assert torch.equal(found, torch.cat([search(images[row : row + 1]) for row in range(40)]))
+
+
 def test_names_and_settings(space: LatentSpace) -> None:
     assert SEARCHES["opt"] == SearchSettings(steps=500, learning_rate=0.1, penalty=0.0)
     assert SEARCHES["opt_b"].penalty > SEARCHES["opt_a"].penalty > 0
