@@ -53,13 +53,6 @@ class Session:
         self._noise = noise
         self._progress = progress
 
-    def planned(self, label: str) -> Event:
-        """The event called `label` in the plan, so that a method takes its noise from the plan and nowhere else."""
-        for event in self.plan.own:
-            if event.label == label:
-                return event
-        raise BudgetError(f"There is no {label!r} in the plan. No data was read.")
-
     def gaussian_sum(
         self, per_image: PerImage, event: Event, *, clip_norm: float, by_class: bool = False, batch: int = BATCH
     ) -> torch.Tensor:

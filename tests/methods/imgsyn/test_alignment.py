@@ -157,3 +157,13 @@ def test_parallel_batches_are_those_of_one_worker() -> None:
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match="Expected"):
         AlignSettings().changed(**wrong)
+
+
+def test_threads_see_their_own_layers() -> None:
+    """Batches are aligned side by side; what one network reads in two threads must not be mixed up."""
+    network = build_network("convnet", shape=(16, 16, 1), classes=3, seed=0).eval().requires_grad_(False)
+    moments = LayerMoments(Teacher(network=network, description={}), "channel", [images(20, 1)])
+    batches = [images(20, seed) for seed in range(40)]
+    alone = [moments.rows(moments.observe(batch)[1]) for batch in batches]
+    together = in_parallel(lambda number: moments.rows(moments.observe(batches[number])[1]), len(batches), workers=4)
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(alone, together, strict=True))

@@ -6,6 +6,7 @@ DP-ImgSyn (Soufleri et al., 2024) matches mean and variance of what each norm la
 thousands, so that the same noise hides far less of them.
 """
 
+import threading
 from collections.abc import Iterable
 
 import torch
@@ -39,6 +40,10 @@ class LayerMoments:
         if form == "code" and not has_code:
             raise InputError("Only a teacher with a head on fixed features has a code. Set statistics=map or channel.")
         self.teacher = teacher
+        self._watching = threading.local()
+        for module in teacher.network.modules():
+            if isinstance(module, _NORMS):
+                module.register_forward_pre_hook(self._watch)
         self.form: Form = ("code" if has_code else "map") if form == "auto" else form
         with torch.no_grad():
             parts = [self._raw(self.observe(part)[1]) for part in pictures]
@@ -53,8 +58,35 @@ class LayerMoments:
         self.clip_norm = float(lengths.quantile(_CLIP_QUANTILE))
 
     def observe(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Logits, and for every layer what it reads: (b, C, h, w)."""
-        return observe(self.teacher.network, images, self.form)
+        """Logits, and what the layers read, (b, C, h, w) each, in the order of use. Several threads may ask at once."""
+        code = getattr(self.teacher.network, "code", None)
+        if isinstance(code, Code):
+            features = code.extractor(images)
+            projected = code.project(features)
+            logits: Tensor = self.teacher.network.get_submodule("head")(functional.normalize(projected, dim=1))
+            if self.form == "code":
+                return logits, [projected[..., None, None]]
+            if isinstance(code.extractor, ScatteringFeatures):
+                scattering = code.extractor.scattering
+                sides = (scattering.out_channels, scattering.out_size, scattering.out_size)
+                return logits, [features.unflatten(1, sides)]
+        seen: list[Tensor] = []
+        self._watching.seen = seen
+        try:
+            logits = self.teacher(images)
+        finally:
+            self._watching.seen = None
+        if not seen:
+            raise InputError(
+                "Expected a teacher with norm layers to take statistics from, found none. Set iterations=0."
+            )
+        return logits, seen
+
+    def _watch(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        """Note what a norm layer reads, for the thread that asked."""
+        seen = getattr(self._watching, "seen", None)
+        if seen is not None:
+            seen.append(_as_maps(inputs[0]))
 
     def rows(self, layers: list[Tensor]) -> Tensor:
         """The rows (b, width), clipped to `clip_norm`; gradients flow to the images."""
@@ -100,35 +132,6 @@ class LayerMoments:
             floor = (0.1 * (public_square - centre.square())).clamp_min(1e-8)
             found.append(torch.cat([mean, torch.maximum(square - mean.square(), floor).sqrt()], dim=-1))
         return found
-
-
-def observe(network: nn.Module, images: Tensor, form: Form) -> tuple[Tensor, list[Tensor]]:
-    """Logits of a teacher's network, and what its layers read, (b, C, h, w) each, in the order of use."""
-    code = getattr(network, "code", None)
-    if isinstance(code, Code):
-        features = code.extractor(images)
-        projected = code.project(features)
-        logits: Tensor = network.get_submodule("head")(functional.normalize(projected, dim=1))
-        if form == "code":
-            return logits, [projected[..., None, None]]
-        if isinstance(code.extractor, ScatteringFeatures):
-            scattering = code.extractor.scattering
-            sides = (scattering.out_channels, scattering.out_size, scattering.out_size)
-            return logits, [features.unflatten(1, sides)]
-    seen: list[Tensor] = []
-    hooks = [
-        module.register_forward_pre_hook(lambda _, inputs: seen.append(_as_maps(inputs[0])))
-        for module in network.modules()
-        if isinstance(module, _NORMS)
-    ]
-    try:
-        logits = network(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not seen:
-        raise InputError("Expected a teacher with norm layers to take statistics from, found none. Set iterations=0.")
-    return logits, seen
 
 
 def _as_maps(values: Tensor) -> Tensor:
