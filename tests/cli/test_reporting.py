@@ -51,7 +51,7 @@ def test_evaluate_then_report(pack, release, tmp_path):
     result = json.loads(done.stdout.strip())
     assert [one["student"] for one in result["students"]] == ["convnet", "lenet"]
     assert "pictures" not in result
-    assert json.loads(Path("scores.json").read_text())["format"] == "veilset-evaluation/1"
+    assert json.loads(Path("scores.json").read_text())["format"] == "veilset-evaluation/2"
     bought = run("evaluate", release, *test, "--paid-epsilon", 2, "--account", "a.sqlite", "--out", "paid.json")
     assert bought.exit_code == 0, bought.output
     assert "it may be published" in bought.stdout

@@ -30,7 +30,7 @@ from veilset.release.format import load_release
 from veilset.training.classifier import predict
 
 SUPPORT = str(Path(__file__).parent.parent / "support")
-QUICK = Evaluation(epochs=1, wants_yardsticks=True)
+QUICK = Evaluation(epochs=1, wants_references=True)
 
 
 def shades(count, seed):
@@ -93,11 +93,11 @@ def test_the_result_is_json_with_the_keys_that_scripts_rely_on(result):
 
 
 def test_all_three_yardsticks_are_there_and_private(result):
-    marks = {mark["name"]: mark for mark in result["yardsticks"]}
+    marks = {mark["name"]: mark for mark in result["reference_scores"]}
     assert set(marks) == {"teacher", "public", "ceiling"}
     assert all(mark["needs_private_data"] for mark in marks.values())
     assert marks["teacher"]["accuracy"] > 0.9
-    assert result["yardsticks_skipped"] == []
+    assert result["reference_scores_skipped"] == []
 
 
 def test_likeness_is_marked_by_what_it_was_compared_with(result):
@@ -115,8 +115,8 @@ def test_likeness_is_marked_by_what_it_was_compared_with(result):
 
 def test_what_cannot_be_had_is_said(release):
     found = evaluate(release, QUICK, test=shades(60, 1))
-    assert found["yardsticks"] == []
-    assert [mark["name"] for mark in found["yardsticks_skipped"]] == ["teacher", "public", "ceiling"]
+    assert found["reference_scores"] == []
+    assert [mark["name"] for mark in found["reference_scores_skipped"]] == ["teacher", "public", "ceiling"]
     assert found["pictures"] == []
 
 

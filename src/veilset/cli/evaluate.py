@@ -41,8 +41,8 @@ def evaluate(
         str | None, typer.Option("--private", help="The private training images, for likeness and the ceiling.")
     ] = None,
     public: Annotated[str | None, typer.Option("--public", help="Public images to compare with.")] = None,
-    yardsticks: Annotated[
-        bool, typer.Option("--yardsticks", help="Also the DP teacher, public images labelled by it, the ceiling.")
+    references: Annotated[
+        bool, typer.Option("--references", help="Also the DP teacher, public images labelled by it, the ceiling.")
     ] = False,
     extractor: Annotated[
         Path | None, typer.Option("--extractor", help="A TorchScript network for FID, e.g. Inception.")
@@ -82,15 +82,15 @@ def evaluate(
         first_seed=seed,
         epochs=epochs,
         device=device,
-        wants_yardsticks=yardsticks,
+        wants_references=references,
         unit="record" if groups is None else "group",
         extractor=extractor,
     )
     progress, console = RichProgress(), Console(as_json=as_json)
     tested = open_images(test, progress=progress, **options)
     if paid_epsilon is not None:
-        if private or public or yardsticks:
-            raise InputError("A paid accuracy stands alone. Leave --private, --public and --yardsticks out.")
+        if private or public or references:
+            raise InputError("A paid accuracy stands alone. Leave --private, --public and --references out.")
         result = _pay(release, wanted, tested, paid_epsilon, delta, account, out or Path("evaluation.json"))
         _say_paid(console, result["paid"])
     else:
@@ -160,9 +160,9 @@ def _say(console: Console, result: dict[str, Any]) -> None:
             f"  95 % interval {100 * low:.2f} to {100 * high:.2f}; balanced {100 * one['balanced_accuracy']:.2f} %"
             f"{ranking}; calibration error {one['calibration_error']:.3f}"
         )
-    for mark in result["yardsticks"]:
+    for mark in result["reference_scores"]:
         console.say(f"{mark['title']}: {100 * mark['accuracy']:.2f} %")
-    for mark in result["yardsticks_skipped"]:
+    for mark in result["reference_scores_skipped"]:
         console.say(f"No {mark['name']}: {mark['reason']}.")
     for score in result["fidelity"]:
         beside = "" if score["against"] == "none" else f" against {score['against']} images"

@@ -1,4 +1,4 @@
-"""Methods: one algorithm a file. The registry names them; nothing here loads torch until a method is asked for."""
+"""Methods: one algorithm a folder. The registry names them; nothing here loads torch until a method is asked for."""
 
 from veilset.core.registry import Registry
 from veilset.methods.base import Method

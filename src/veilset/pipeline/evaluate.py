@@ -1,4 +1,4 @@
-"""One evaluation of a release: students, yardsticks, likeness to other images and, if paid for, a public accuracy.
+"""One evaluation of a release: students, reference scores, likeness to other images and, if paid for, a public accuracy.
 
 The result is one JSON object. Every part says whether private data was needed for it; the report's public version shows
 only parts that did without, or that were paid for.
@@ -27,7 +27,7 @@ from veilset.release.students import AUTO, student_name, student_recipe
 from veilset.training.classifier import train_classifier
 from veilset.training.settings import TrainingConfig
 
-FORMAT = "veilset-evaluation/1"
+FORMAT = "veilset-evaluation/2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Evaluation:
     first_seed: int = 0
     epochs: int | None = None
     device: str = "cpu"
-    wants_yardsticks: bool = False
+    wants_references: bool = False
     unit: Unit = "record"
     extractor: Path | None = None
 
@@ -106,9 +106,9 @@ def evaluate(
     ]
     marks: list[dict[str, Any]] = []
     skipped: list[dict[str, str]] = []
-    if wanted.wants_yardsticks:
+    if wanted.wants_references:
         run = wanted.run_of(networks[0], release, progress)
-        marks, skipped = _yardsticks(release, test, train, public, wanted.unit, run)
+        marks, skipped = _reference_scores(release, test, train, public, wanted.unit, run)
     scores, pictures = likeness(
         release.images, release.labels, extractor, private=train, public=public, progress=progress
     )
@@ -117,8 +117,8 @@ def evaluate(
         "format": FORMAT,
         "release": identity(path, release),
         "students": students,
-        "yardsticks": marks,
-        "yardsticks_skipped": skipped,
+        "reference_scores": marks,
+        "reference_scores_skipped": skipped,
         "extractor": extractor.name,
         "fidelity": [score.to_json() for score in scores],
         "pictures": pictures,
@@ -179,7 +179,7 @@ def identity(path: Path, release: Release) -> dict[str, Any]:
     return {"certificate_sha256": sha256_of(path / layout.CERTIFICATE), "method": release.certificate.method}
 
 
-def _yardsticks(
+def _reference_scores(
     release: Release,
     test: Records,
     train: Records | None,
@@ -187,7 +187,7 @@ def _yardsticks(
     unit: Unit,
     run: reference_scores.Run,
 ) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
-    """The yardsticks that can be had, and why the others cannot."""
+    """The reference scores that can be had, and why the others cannot."""
     classes = release.certificate.facts.classes
     marks: list[dict[str, Any]] = []
     skipped = []

@@ -67,7 +67,7 @@ def render(release: Release, verification: Verification, inputs: Inputs, path: P
         hidden_classes=hidden_classes,
         steps=timeline(certificate),
         utility=sections.utility_bars(inputs),
-        skipped=parts(inputs.evaluations, "yardsticks_skipped"),
+        skipped=parts(inputs.evaluations, "reference_scores_skipped"),
         other_scores=sections.other_scores(inputs),
         recalls=sections.recall_bars(inputs),
         fidelity=sections.fidelity_tables(inputs),

@@ -59,7 +59,7 @@ def class_rows(release: Release) -> tuple[list[ClassRow], int]:
 
 
 def utility_bars(inputs: Inputs) -> list[Bar]:
-    """Students of the release first, then the yardsticks, each with its interval; paid numbers lead."""
+    """Students of the release first, then the reference scores, each with its interval; paid numbers lead."""
     bars = []
     for evaluation in inputs.evaluations:
         paid = evaluation.get("paid")
@@ -69,9 +69,9 @@ def utility_bars(inputs: Inputs) -> list[Bar]:
         students = parts([evaluation], "students") or ([evaluation] if "student" in evaluation else [])
         for student in students:
             bars += _accuracy_bar(student, f"{student.get('student', 'a student')} trained on the release", "ours")
-    for mark in parts(inputs.evaluations, "yardsticks"):
-        kind = "ceiling" if mark.get("name") == "ceiling" else "yardstick"
-        bars += _accuracy_bar(mark, str(mark.get("title") or mark.get("name") or "a yardstick"), kind)
+    for mark in parts(inputs.evaluations, "reference_scores"):
+        kind = "ceiling" if mark.get("name") == "ceiling" else "reference"
+        bars += _accuracy_bar(mark, str(mark.get("title") or mark.get("name") or "a reference"), kind)
     return bars
 
 

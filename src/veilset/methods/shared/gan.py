@@ -1,4 +1,4 @@
-"""What dpgan, sanitized_gan and dpaf share: losses of both sides, the balance between them, a generator in training.
+"""What GANs share (dpaf, dpgan, sanitized_gan; pldk its labels): losses, their balance, a generator in training.
 
 Nothing here reads private rows. The loss of real images is a function of one row, so that a mechanism can clip and sum
 it; everything about generated images is free, since whoever holds the released generator could compute it.

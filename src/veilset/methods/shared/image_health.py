@@ -1,4 +1,4 @@
-"""Does a generator do what was asked? Collapse and confusion, seen on images of dpgan, sanitized_gan and dpaf.
+"""Do images show what was asked? Collapse and confusion (dpaf, dpgan, sanitized_gan); soft labels (pldk, too).
 
 Everything here is post-processing: the images are what is released, and the classifier, where there is one, is private.
 """

@@ -1,4 +1,4 @@
-"""Public images in many more forms: turned, cut into bands of brightness, laid over each other.
+"""Public images in many more forms (imgsyn, pldk): turned, cut into bands of brightness, laid over each other.
 
 A student learns from its teacher where it has images to ask about. A public set covers little of the private one's
 ground, and its variations much more: a coat seen through a narrow band of brightness is a few curved strokes. All of
