@@ -9,6 +9,7 @@ METHODS: Registry[type[Method]] = Registry(
         "dfd": "veilset.methods.dfd.config:Dfd",
         "dpaf": "veilset.methods.dpaf.config:Dpaf",
         "dpgan": "veilset.methods.dpgan.config:Dpgan",
+        "evolve": "veilset.methods.evolve.config:Evolve",
         "imgsyn": "veilset.methods.imgsyn.config:Imgsyn",
         "latent": "veilset.methods.latent.config:Latent",
         "merf": "veilset.methods.merf.config:Merf",

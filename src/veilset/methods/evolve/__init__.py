@@ -1,0 +1,1 @@
+"""Private Evolution: candidates that private images vote for, varied from round to round."""
