@@ -64,7 +64,9 @@ def measured(releases: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
         | {
             "release": {"certificate_sha256": sha256_of(releases["dp"] / "certificate.json")},
             "students": [student],
-            "reference_scores": [{"name": "ceiling", "title": "Real images", "accuracy": 0.4242, "needs_private_data": True}],
+            "reference_scores": [
+                {"name": "ceiling", "title": "Real images", "accuracy": 0.4242, "needs_private_data": True}
+            ],
             "reference_scores_skipped": [{"name": "teacher", "reason": "reason-4242"}],
             "fidelity": [
                 {"name": "fid", "value": 42.42, "against": "private", "needs_private_data": True, **score},

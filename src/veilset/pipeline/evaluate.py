@@ -1,4 +1,4 @@
-"""One evaluation of a release: students, reference scores, likeness to other images and, if paid for, a public accuracy.
+"""One evaluation of a release: students, reference scores, likeness to other images and, if paid for, an accuracy.
 
 The result is one JSON object. Every part says whether private data was needed for it; the report's public version shows
 only parts that did without, or that were paid for.

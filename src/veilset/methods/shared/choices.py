@@ -1,4 +1,4 @@
-"""Choices that settings of several methods offer, by name (dpaf, dpgan, imgsyn, pldk, sanitized_gan). Torch-free, for plans."""
+"""Choices that settings offer by name (dpaf, dpgan, imgsyn, pldk, sanitized_gan). Torch-free, for plans."""
 
 from typing import Literal
 
