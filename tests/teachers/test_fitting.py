@@ -11,8 +11,8 @@ from veilset.data.builtin import read_builtin
 from veilset.data.images import ImageSet
 from veilset.dpsgd.trainer import to_inputs
 from veilset.methods.base import Context
-from veilset.models.classifiers.scatternet import ScatteringFeatures
 from veilset.models.features.code import Code, principal_directions
+from veilset.models.features.wavelets import ScatteringFeatures
 from veilset.privacy.budget import Budget
 from veilset.privacy.ledger import check_chain, read_ledger
 from veilset.privacy.vault import Vault

@@ -78,7 +78,7 @@ def build_network(
     else:
         offered |= {"norm": norm} | ({} if width is None else {"width": width})
     offered |= {} if depth is None else {"depth": depth}
-    with torch.random.fork_rng(devices=[]), _working_directory_importable(own):
+    with torch.random.fork_rng(devices=[]), working_directory_importable(own):
         torch.manual_seed(derive_seed(seed, "network"))
         builder = resolve(name) if own else NETWORKS.get(name)
         if own:
@@ -90,7 +90,7 @@ def build_network(
 
 
 @contextlib.contextmanager
-def _working_directory_importable(wanted: bool) -> Iterator[None]:
+def working_directory_importable(wanted: bool) -> Iterator[None]:
     """Let `module:function` name a file in the directory the user stands in, as `python -m` would."""
     here = str(Path.cwd())
     added = wanted and here not in sys.path

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from veilset.core.errors import InputError
 from veilset.models import NETWORKS, build_network
-from veilset.models.classifiers.scatternet import ScatteringFeatures
 from veilset.models.features.code import Code
+from veilset.models.features.wavelets import ScatteringFeatures
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from veilset.core.errors import InputError
 from veilset.methods.imgsyn.config import Form
-from veilset.models.classifiers.scatternet import ScatteringFeatures
 from veilset.models.features.code import Code
+from veilset.models.features.wavelets import ScatteringFeatures
 from veilset.teachers.teacher import Teacher
 
 # Maps of a network are averaged down to this side; a scattering transform's have at most this one.

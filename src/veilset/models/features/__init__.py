@@ -1,1 +1,47 @@
-"""Fixed features of images."""
+"""Fixed features of images, by name. Nothing here imports torch until features are built."""
+
+from typing import TYPE_CHECKING
+
+from veilset.core.errors import InputError
+from veilset.core.registry import unknown_name
+from veilset.models.features.weights import PUBLISHED
+
+if TYPE_CHECKING:
+    from veilset.models.features.base import Features
+
+FEATURES = ("wavelets", *PUBLISHED)
+"""Those that have a name; `module:function` and `timm:NAME@FILE.safetensors` are the user's own."""
+
+
+def build_features(name: str, shape: tuple[int, int, int], *, side: int | None = None) -> "Features":
+    """Features for images of `shape` (height, width, channels).
+
+    Args:
+        name: one of `FEATURES`, several of them joined by "+", or the user's own.
+        shape: of the images.
+        side: what pretrained networks see; None is their default. Wavelets choose their own.
+    """
+    if ":" in name:
+        from veilset.models.features.pretrained import DEFAULT_SIDE, load_own
+
+        return load_own(name, side=DEFAULT_SIDE if side is None else side, channels=shape[2])
+    members = [_named(part, shape, side) for part in name.split("+")]
+    if len(members) == 1:
+        return members[0]
+    from veilset.models.features.base import JoinedFeatures
+
+    return JoinedFeatures(members)
+
+
+def _named(name: str, shape: tuple[int, int, int], side: int | None) -> "Features":
+    if name == "wavelets":
+        from veilset.models.features.wavelets import ScatteringFeatures
+
+        return ScatteringFeatures(shape)
+    if name not in PUBLISHED:
+        raise unknown_name("features", name, list(FEATURES))
+    if shape[2] not in (1, 3):
+        raise InputError(f"Expected images of 1 or 3 channels for the features {name}, got {shape[2]}.")
+    from veilset.models.features.pretrained import DEFAULT_SIDE, LiteFeatures
+
+    return LiteFeatures(name, DEFAULT_SIDE if side is None else side)

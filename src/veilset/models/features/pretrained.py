@@ -1,0 +1,228 @@
+"""Features by networks that others trained on public images: EfficientNet-Lite, or a network of the user's own.
+
+The weights are fixed before a private image is read, and a row is computed from its own image. A network of the user's
+is tried on random images first: one whose rows change with the company of an image is refused.
+"""
+
+import hashlib
+import importlib
+import io
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from veilset.core.errors import InputError
+from veilset.core.registry import resolve
+from veilset.models import working_directory_importable
+from veilset.models.features.base import Features, frozen, resized
+from veilset.models.features.efficientnet_lite import EfficientNetLite, fused
+from veilset.models.features.weights import PUBLISHED, read_weights
+
+DEFAULT_SIDE = 128
+SMALLEST_SIDE = 32
+_MEAN, _DEVIATION = 0.498, 0.502
+# Maps of so few images stay in the processor's cache: measured five times as fast as 256 at once.
+_AT_ONCE = 16
+# A row keeps the deepest maps on a grid of this side beside their mean, because a mean forgets positions.
+_GRID = 2
+# Mean and deviation of the three colours that networks of other libraries were trained with.
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+class LiteFeatures(Features):
+    """EfficientNet-Lite with its published weights, on images of `side` pixels, at least 32."""
+
+    def __init__(self, name: str, side: int = DEFAULT_SIDE) -> None:
+        if side < SMALLEST_SIDE:
+            raise InputError(f"Expected a side of at least {SMALLEST_SIDE} pixels for {name}, got {side}.")
+        super().__init__(name, sha256=PUBLISHED[name].sha256, side=side)
+        network = fused(_with_weights(name)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network: EfficientNetLite = network
+        frozen(network)
+        self.parts = _parts_of(self._deepest(torch.zeros(1, 3, side, side)))
+
+    def maps(self, images: Tensor) -> list[Tensor]:
+        """Maps at a quarter, an eighth, a sixteenth and a thirty-second of the side."""
+        parts = [self.network.maps(self._prepared(part)) for part in torch.split(images, _AT_ONCE)]
+        return [torch.cat(depth) for depth in zip(*parts, strict=True)]
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """The 1,280 numbers that the published classifier reads."""
+        return torch.cat([self._deepest(part).mean(dim=(2, 3)) for part in torch.split(images, _AT_ONCE)])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The pooled numbers, and the deepest maps on a coarse grid."""
+        return torch.cat([_row_of(self._deepest(part)) for part in torch.split(images, _AT_ONCE)])
+
+    def _deepest(self, images: Tensor) -> Tensor:
+        return self.network.maps(self._prepared(images))[-1]
+
+    def _prepared(self, images: Tensor) -> Tensor:
+        brought = (resized(images, self.side) - _MEAN) / _DEVIATION
+        return brought.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
+
+
+class OwnFeatures(Features):
+    """A network of the user's own, from images to vectors (b, d) or maps (b, C, h, w).
+
+    Args:
+        name: as the user wrote it.
+        network: evaluating; sees the images' own channels.
+        side: what images are brought to; 0 leaves them as they are.
+        channels: of the images that it is tried on.
+    """
+
+    def __init__(self, name: str, network: nn.Module, *, side: int, channels: int) -> None:
+        super().__init__(name, sha256=_hash_of(network), side=side)
+        training = [where for where, module in network.named_modules() if _mixes_rows(module)]
+        if training:
+            raise InputError(
+                f"BatchNorm at {training[0]!r} of {name} is in training mode, so rows would mix. Call .eval() on it."
+            )
+        self.network = frozen(network)
+        self.parts = _parts_of(self._tried(channels))
+
+    def maps(self, images: Tensor) -> list[Tensor]:
+        """What the network returns; vectors are maps of one pixel."""
+        found: Tensor = self.network(resized(images, self.side) if self.side else images)
+        return [found if found.ndim == 4 else found[..., None, None]]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The pooled numbers and, where there are maps, these on a coarse grid."""
+        return torch.cat([_row_of(self.maps(part)[0]) for part in torch.split(images, _AT_ONCE)])
+
+    @torch.no_grad()
+    def _tried(self, channels: int) -> Tensor:
+        """What random images give, which must not depend on the company of an image."""
+        side = self.side or DEFAULT_SIDE
+        images = torch.rand(3, channels, side, side, generator=torch.Generator().manual_seed(0))
+        # The user's code may fail in any way; every way is their input to us.
+        try:
+            together = self.maps(images)[0]
+            alone = torch.cat([self.maps(image[None])[0] for image in images])
+        except Exception as error:
+            raise InputError(
+                f"{self.name} failed on images of {tuple(images.shape)} with {type(error).__name__}: {error}"
+            ) from error
+        if together.ndim != 4 or len(together) != 3 or not bool(torch.isfinite(together).all()):
+            raise InputError(
+                f"Expected {self.name} to return finite vectors (3, d) or maps (3, C, h, w) for 3 images, "
+                f"got {tuple(together.shape)}."
+            )
+        slack = 1e-4 * float(together.abs().max())
+        if alone.shape != together.shape or not torch.allclose(alone, together, rtol=1e-3, atol=slack):
+            raise InputError(
+                f"The features of {self.name} change with the other images of a batch. Use no norm over the batch."
+            )
+        return together
+
+
+def load_own(target: str, *, side: int = DEFAULT_SIDE, channels: int = 3) -> OwnFeatures:
+    """Features of `module:function`, called without arguments, or of `timm:NAME@FILE.safetensors`."""
+    library = target.partition(":")[0]
+    if library in _LIBRARIES and "@" in target:
+        return OwnFeatures(target, _of_library(target), side=side, channels=channels)
+    with working_directory_importable(True):
+        make = resolve(target)
+        try:
+            network = make()
+        except Exception as error:
+            raise InputError(f"{target}() failed with {type(error).__name__}: {error}") from error
+    if not isinstance(network, nn.Module):
+        raise InputError(f"Expected {target} to return a torch.nn.Module, got {type(network).__name__}.")
+    return OwnFeatures(target, network, side=side, channels=channels)
+
+
+class _Normalised(nn.Module):
+    """A network of colour images that wants them normalised."""
+
+    def __init__(self, network: nn.Module, mean: tuple[float, ...], deviation: tuple[float, ...]) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
+        self.register_buffer("deviation", torch.tensor(deviation).view(1, -1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.network((images - self.get_buffer("mean")) / self.get_buffer("deviation"))
+        return found
+
+
+def _timm(library: Any, name: str) -> _Normalised:
+    network = library.create_model(name, pretrained=False, num_classes=0)
+    known = network.pretrained_cfg
+    return _Normalised(network, known["mean"], known["std"])
+
+
+def _torchvision(library: Any, name: str) -> _Normalised:
+    network = library.get_model(name, weights=None)
+    last = [where for where, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
+    parent, _, child = last.rpartition(".")
+    setattr(network.get_submodule(parent), child, nn.Identity())
+    return _Normalised(network, *_IMAGENET)
+
+
+_LIBRARIES: Mapping[str, tuple[str, Callable[[Any, str], _Normalised]]] = {
+    "timm": ("timm", _timm),
+    "torchvision": ("torchvision.models", _torchvision),
+}
+
+
+def _of_library(target: str) -> nn.Module:
+    """A network of an installed library with the weights of a safetensors file; a classifier's last layer is left."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    library, _, rest = target.partition(":")
+    name, _, file = rest.partition("@")
+    module, build = _LIBRARIES[library]
+    try:
+        network = build(importlib.import_module(module), name)
+        missing = network.get_submodule("network").load_state_dict(load_file(file), strict=False).missing_keys
+    except ImportError as error:
+        raise InputError(f"{target} needs {library}, which is not installed: pip install {library}") from error
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        raise InputError(f"Cannot load {target}: {str(error).splitlines()[0]}") from error
+    if missing:
+        raise InputError(f"{file} does not hold the weights of {name}: {missing[0]} is missing.")
+    return network.eval()
+
+
+def _with_weights(name: str) -> EfficientNetLite:
+    content = read_weights(name)
+    # Weights of torch's own initialisation are drawn and overwritten; the caller's random state stays.
+    with torch.random.fork_rng(devices=[]):
+        network = EfficientNetLite(name)
+    try:
+        network.load_state_dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+    except RuntimeError as error:
+        raise InputError(f"The weights of {name} have other names or shapes: {str(error).splitlines()[-1]}") from error
+    return network
+
+
+def _row_of(maps: Tensor) -> Tensor:
+    pooled = maps.mean(dim=(2, 3))
+    if min(maps.shape[-2:]) < _GRID:
+        return pooled
+    return torch.cat([pooled, functional.adaptive_avg_pool2d(maps, _GRID).flatten(1)], dim=1)
+
+
+def _parts_of(maps: Tensor) -> tuple[int, ...]:
+    channels = maps.shape[1]
+    return (channels,) if min(maps.shape[-2:]) < _GRID else (channels, channels * _GRID**2)
+
+
+def _mixes_rows(module: nn.Module) -> bool:
+    return isinstance(module, _BatchNorm) and module.training
+
+
+def _hash_of(network: nn.Module) -> str:
+    """Of the names, shapes and bits of all weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(network.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
