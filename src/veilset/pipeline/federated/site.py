@@ -7,6 +7,7 @@ question (`proposal.py`). Code that a server might send along is never run: a si
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,10 @@ from veilset.pipeline.federated.schedule import Rehearsal, rehearse
 from veilset.pipeline.job import Job, budget_of, header_of, method_of
 from veilset.privacy.account import Account
 from veilset.privacy.events import Plan
-from veilset.privacy.ledger import Ledger
 from veilset.privacy.mechanisms.shard_critics import Critics
 from veilset.privacy.noise import NoiseSource
-from veilset.privacy.opening import account_of, has_unfinished_run, open_run
-from veilset.privacy.session import Session
+from veilset.privacy.opening import account_of, has_unfinished_run, opened
+from veilset.privacy.processes import RunLedger
 from veilset.privacy.vault import Vault
 from veilset.release.certificate import Certificate
 from veilset.release.certifying import certify
@@ -68,7 +68,8 @@ class Site:
         self._vault, self._workspace, self._account, self._progress = vault, workspace, account, progress
         self.has_read = False
         self._invitation: Invitation | None = None
-        self._ledger: Ledger | None = None
+        self._open_run = ExitStack()
+        self._ledger: RunLedger | None = None
         self._critics: Critics | None = None
 
     def join(self, invitation: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,9 +132,8 @@ class Site:
 
     def close(self) -> None:
         """Let go of the ledger."""
-        if self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
+        self._open_run.close()
+        self._ledger = None
 
     def _open(self, invitation: Invitation) -> None:
         facts = self._vault.facts
@@ -151,25 +151,22 @@ class Site:
         self._plan = method.plan(facts, budget_of(self._job, facts))
         part = None if self._covered is None else self._covered(self._plan)
         header = header_of(self._job, method, facts, self._plan)
-        self._ledger = open_run(
-            self._vault,
-            self._plan,
-            header,
-            workspace=self._workspace,
-            account=account_of(self._vault, self._account, self._progress),
-            resume=has_unfinished_run(self._workspace),
-            paid_as=part,
+        opening = self._open_run.enter_context(
+            opened(
+                self._vault,
+                self._plan,
+                header,
+                workspace=self._workspace,
+                account=account_of(self._vault, self._account, self._progress),
+                resume=has_unfinished_run(self._workspace),
+                paid_as=part,
+                noise=self._own_noise,
+                progress=self._progress,
+            )
         )
-        session = Session(
-            self._vault,
-            self._plan,
-            self._ledger,
-            self._own_noise,
-            workspace=self._workspace,
-            progress=self._progress,
-        )
+        self._ledger = opening.ledger
         rounds = Rounds(method.settings, facts, Context(seed=self._job.seed, progress=self._progress))
-        self._critics = open_critics(self._plan, session, rounds)
+        self._critics = open_critics(self._plan, opening.session, rounds)
         self.questions = Questions(
             shape=self._critics.shape,
             classes=facts.classes,
