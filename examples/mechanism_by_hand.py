@@ -15,9 +15,7 @@ from torch import Tensor
 import veilset as vs
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.noise import NoiseSource
-from veilset.privacy.opening import account_of, open_run
-from veilset.privacy.session import Session
+from veilset.privacy.opening import account_of, opened
 
 LABEL = "pixels of each class"
 CLIP_NORM = 8.0  # longer rows are shortened to this, so it is the most that one image moves the sum
@@ -37,14 +35,10 @@ def run(folder: Path) -> None:
     plan = Plan(budget=budget, events=(event,))
     account = account_of(vault, vs.Account(folder / "account.sqlite"))
     header = {"method": "average images", "facts": vault.facts.to_json(), "as_published": False}
-    ledger = open_run(vault, plan, header, workspace=folder / "run", account=account)  # all of it is paid from here on
-    try:
-        session = Session(vault, plan, ledger, NoiseSource(), workspace=folder / "run")
-        sums = session.gaussian_sum(row_of, event, clip_norm=CLIP_NORM, by_class=True)
-        session.finish()  # raises if the plan was not spent as written
-        account.end(str(ledger.header["run"]))
-    finally:
-        ledger.close()
+    with opened(vault, plan, header, workspace=folder / "run", account=account) as opening:  # from here on it is paid
+        sums = opening.session.gaussian_sum(row_of, event, clip_norm=CLIP_NORM, by_class=True)
+        lines = opening.finished_lines()  # raises if the plan was not spent as written
+    account.end(str(lines[0]["body"]["run"]))
     means = (sums[:, :-1] / sums[:, -1:].clamp(min=1)).reshape(-1, *vault.facts.shape)
     print(f"With noise of deviation {noise * CLIP_NORM:.1f} on every sum, the average digit 1 looks like this:")
     for line in means[1, ::2, ::2, 0].clamp(0, 0.99):
