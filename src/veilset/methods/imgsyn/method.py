@@ -22,6 +22,7 @@ from veilset.methods.imgsyn.config import ImgsynPlan
 from veilset.methods.imgsyn.sampling import AlignedImages
 from veilset.methods.imgsyn.starts import Starts
 from veilset.methods.imgsyn.statistic import LayerMoments
+from veilset.methods.shared.class_counts import sensible_counts
 from veilset.privacy.session import Session
 from veilset.privacy.vault import Public, PublicFacts
 from veilset.teachers.fitting import train_teacher
@@ -74,5 +75,4 @@ def _noisy_statistic(plan: ImgsynPlan, session: Session, moments: LayerMoments, 
 
 def class_means(sums: Tensor, count_of_one: float, facts: PublicFacts) -> Tensor:
     """Mean rows from noisy sums (classes, width + 1) whose last column counts; the public total keeps it sensible."""
-    counts = (sums[:, -1] / count_of_one).clamp(min=0.1 * facts.units / facts.classes)
-    return sums[:, :-1] / (counts * (facts.units / counts.sum()))[:, None]
+    return sums[:, :-1] / sensible_counts(sums[:, -1] / count_of_one, facts.units)[:, None]

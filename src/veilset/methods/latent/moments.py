@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from veilset.methods.latent.choices import Repair, Restore
+from veilset.methods.shared.class_counts import sensible_counts
 
 _SMALLEST_VARIANCE = 0.02  # of a direction that is sampled, against 1 of the public population
 # A direction that the inversion sees worse than this is not amplified any further.
@@ -67,8 +68,7 @@ class MomentRows:
         counts = torch.full((1,), float(units), dtype=torch.float64)
         if self.count_weight:
             # The public total keeps noisy counts within reason, as in the other methods.
-            counts = (sums[:, -1] / self.count_weight).clamp(min=0.1 * units / len(sums))
-            counts = counts * (units / counts.sum())
+            counts = sensible_counts(sums[:, -1] / self.count_weight, units)
         means = self.clip_norm * sums[:, : self.size] / self.mean_weight / counts[:, None]
         pairs = self.size * (self.size + 1) // 2
         seconds = self.clip_norm**2 * smat(sums[:, self.size : self.size + pairs], self.size)

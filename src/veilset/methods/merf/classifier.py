@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from veilset.methods.merf.config import CODE_PART, COUNT_PART, FEATURES_PART
+from veilset.methods.shared.class_counts import sensible_counts
 
 # Directions in which the noisy covariance is below this share of the noise's largest eigenvalue are noise.
 _EIGENVALUE_FLOOR = 0.35
@@ -24,8 +25,7 @@ class ClassMeans:
     def from_sums(cls, sums: Tensor, code_size: int, units: int) -> "ClassMeans":
         """Divide the noisy sums by the noisy counts, which the public number of units keeps within reason."""
         codes, features, counts = sums[:, :code_size], sums[:, code_size:-1], sums[:, -1] / COUNT_PART
-        counts = counts.clamp(min=0.1 * units / len(sums))
-        counts = counts * (units / counts.sum())
+        counts = sensible_counts(counts, units)
         return cls(
             codes=codes / CODE_PART / counts[:, None],
             features=features / FEATURES_PART / counts[:, None],

@@ -14,6 +14,7 @@ from torch import Tensor
 from veilset.core.randomness import torch_generator
 from veilset.data.procedural_images import drawn_patterns
 from veilset.data.tensors import as_floats
+from veilset.methods.shared.class_counts import sensible_counts
 from veilset.methods.shared.facts import require_square
 from veilset.models.features.embeddings import ImageEmbedding
 from veilset.privacy.events import Event
@@ -37,8 +38,7 @@ class ClassStatistics:
     @classmethod
     def from_sums(cls, sums: Tensor, units: int) -> "ClassStatistics":
         """Divide by the noisy counts, which the public number of units keeps within reason."""
-        counts = (sums[:, -1] / _COUNT_PART).clamp(min=0.1 * units / len(sums))
-        counts = counts * (units / counts.sum())
+        counts = sensible_counts(sums[:, -1] / _COUNT_PART, units)
         return cls(means=(sums[:, :-1] / _FEATURES_PART / counts[:, None]).float(), shares=(counts / units).float())
 
 
