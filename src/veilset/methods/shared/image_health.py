@@ -1,4 +1,4 @@
-"""Do images show what was asked? Collapse and confusion (dpaf, dpgan, sanitized_gan); soft labels (pldk, too).
+"""Do images show what was asked? Collapse and confusion (dpaf, dpgan, sanitized_gan); soft labels (evolve, pldk).
 
 Everything here is post-processing: the images are what is released, and the classifier, where there is one, is private.
 """

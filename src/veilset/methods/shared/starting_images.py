@@ -1,4 +1,4 @@
-"""Images to start from, batch by batch and without end (imgsyn, pldk). None of them is private."""
+"""Images to start from, batch by batch and without end (evolve, imgsyn, pldk). None of them is private."""
 
 from collections.abc import Callable
 
