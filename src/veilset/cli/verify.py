@@ -1,5 +1,6 @@
 """`veilset verify`: recompute what a release claims."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,14 +8,14 @@ import typer
 
 from veilset.cli.console import Console
 from veilset.cli.options import AsJson
-from veilset.core.errors import VerificationError
+from veilset.core.errors import InputError, VerificationError
 
 if TYPE_CHECKING:
     from veilset.release.verify import Verification
 
 
 def verify(
-    release: Annotated[Path, typer.Argument(metavar="RELEASE", help="A release directory.")],
+    release: Annotated[Path | None, typer.Argument(metavar="RELEASE", help="A release directory.")] = None,
     *,
     key: Annotated[Path | None, typer.Option("--key", help="The public key that must have signed it.")] = None,
     require_signature: Annotated[
@@ -23,11 +24,21 @@ def verify(
     require_guarantee: Annotated[
         bool, typer.Option("--require-guarantee", help="Fail (exit code 5) when the release has no guarantee.")
     ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of certificate.json; give no RELEASE.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Recompute epsilon from the ledger, check every hash and the signature. Exit code 5 when it does not match."""
     from veilset.release.verify import verify_release
 
+    if schema:
+        if release is not None:
+            raise InputError("--schema is the same for every release. Leave RELEASE out.")
+        _print_schema()
+        return
+    if release is None:
+        raise InputError("Expected RELEASE, a release directory: veilset verify RELEASE")
     found = verify_release(release, key)
     if require_signature and found.ok and found.signed_by is None:
         found.problems.append("It is not signed, so anyone may have made it, and --require-signature was given.")
@@ -52,6 +63,12 @@ def verify(
         console.say("  That key came with the release. Pass --key with the publisher's own to know whose it is.")
     for note in found.notes:
         console.say(f"  Note: {note}")
+
+
+def _print_schema() -> None:
+    from veilset.release.schema import certificate_schema
+
+    typer.echo(json.dumps(certificate_schema(), indent=2))
 
 
 def _signer(found: "Verification", key: Path | None) -> str:

@@ -24,11 +24,14 @@ N_IS_PUBLIC = (
     "the guarantee does not cover them."
 )
 
+MOST_SAMPLES, MOST_UNITS, LONGEST_SIDE = 10**9, 10**12, 10**5
+LARGEST_NUMBER = 1e300
+"""An int above no longer fits a float; nothing in a certificate comes near."""
+
 Guarantee = Literal["dp", "none"]
 
 _CHECKSUM = "content_sha256"
 _SIZE_LIMIT = 1 << 25
-_MOST_SAMPLES, _MOST_UNITS, _LONGEST_SIDE = 10**9, 10**12, 10**5
 _LINE_TYPES = {"sequence": int, "kind": str, "body": dict, "previous": str, "hash": str}
 
 
@@ -149,9 +152,9 @@ def _check_form(content: Mapping[str, Any]) -> None:
         _require(content[name] is None or _is_number(content[name]), name, "a number or null")
     _require(content["guarantee"] in ("dp", "none"), "guarantee", "dp or none")
     _require(
-        _is_whole(content["samples"]) and 0 < content["samples"] <= _MOST_SAMPLES,
+        _is_whole(content["samples"]) and 0 < content["samples"] <= MOST_SAMPLES,
         "samples",
-        f"a whole number from 1 to {_MOST_SAMPLES}",
+        f"a whole number from 1 to {MOST_SAMPLES}",
     )
     _require(content["seed"] is None or _is_whole(content["seed"]), "seed", "a whole number or null")
     _require(content["budget"] is None or _is_budget(content["budget"]), "budget", "epsilon and delta, or null")
@@ -164,11 +167,11 @@ def _check_facts(content: Mapping[str, Any]) -> None:
     facts = content["declared_public"]
     plain = (
         _is_whole(facts.get("units"))
-        and 0 < facts["units"] <= _MOST_UNITS
+        and 0 < facts["units"] <= MOST_UNITS
         and facts.get("unit") in ("record", "group")
         and _is_list_of(facts.get("shape"), int)
         and len(facts["shape"]) == 3
-        and all(0 < size <= _LONGEST_SIDE for size in facts["shape"])
+        and all(0 < size <= LONGEST_SIDE for size in facts["shape"])
         and _is_list_of(facts.get("class_names"), str)
         and len(facts["class_names"]) > 0
     )
@@ -187,8 +190,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    # Above 1e300 an int no longer fits a float; nothing here comes near.
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
 
 
 def _is_list_of(value: Any, kind: type) -> bool:
