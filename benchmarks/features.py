@@ -20,8 +20,8 @@ import torch  # isort: skip
 from torch import Tensor
 
 from machine import append
-from veilset.models.features import build_features
-from veilset.models.features.pretrained import _AT_ONCE, DEFAULT_SIDE, _with_weights
+from veilset.models.features import DEFAULT_SIDE, build_features
+from veilset.models.features.pretrained import _AT_ONCE, published_network
 from veilset.privacy.rows import alone
 from veilset.privacy.vault import PublicFacts
 from veilset.training.threads import set_thread_count
@@ -35,7 +35,7 @@ def variants(name: str, side: int, count: int) -> dict[str, Callable[[], object]
     stored = torch.randint(0, 256, (count, side, side, 3), generator=coins, dtype=torch.uint8)
     labels = torch.zeros(count, dtype=torch.int64)
     images = stored.permute(0, 3, 1, 2).float() / 255
-    features, plain = build_features(name, (side, side, 3), side=side), _with_weights(name).eval()
+    features, plain = build_features(name, (side, side, 3), side=side), published_network(name).eval()
 
     def row(batch: Tensor, _: Tensor) -> Tensor:
         found: Tensor = features(batch.permute(0, 3, 1, 2).float() / 255)

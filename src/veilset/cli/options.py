@@ -35,7 +35,10 @@ Unit = Annotated[
 LabelName = Annotated[str | None, typer.Option("--labels", help="Another array or column of labels.")]
 GroupName = Annotated[str | None, typer.Option("--groups", help="The array or column of groups, e.g. patients.")]
 Classes = Annotated[str | None, typer.Option("--classes", help="The label values in order, separated by commas.")]
-STUDENTS = f"{', '.join(NETWORKS)}, your own as module:function, or auto, as the release asks for."
+STUDENTS = (
+    f"{', '.join(NETWORKS)}, one of another width (resnet18@16), your own as module:function, or auto, as the release "
+    "asks for."
+)
 Student = Annotated[str, typer.Option("--student", help=f"A network: {STUDENTS}")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Passes of a student over the images.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write; must not exist yet.")]

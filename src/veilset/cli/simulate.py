@@ -11,24 +11,7 @@ from typing import Annotated
 
 import typer
 
-from veilset.cli.options import (
-    AsJson,
-    Channels,
-    Classes,
-    Delta,
-    Epsilon,
-    GroupName,
-    LabelName,
-    Limit,
-    Out,
-    Preset,
-    Seed,
-    Settings,
-    Size,
-    Unit,
-    data_options,
-    settings_of,
-)
+from veilset.cli import options
 from veilset.core.errors import InputError, VeilsetError
 
 Samples = Annotated[int, typer.Option("--samples", min=1, help="How many images to release.")]
@@ -38,25 +21,25 @@ LOOPBACK = "127.0.0.1"
 def simulate(
     private: Annotated[str, typer.Argument(metavar="PRIVATE", help="Images that are shared out over the sites.")],
     *,
-    epsilon: Epsilon,
-    out: Out,
+    epsilon: options.Epsilon,
+    out: options.Out,
     sites: Annotated[int, typer.Option("--sites", min=2, help="How many sites.")] = 4,
-    delta: Delta = None,
-    unit: Unit = None,
-    groups: GroupName = None,
+    delta: options.Delta = None,
+    unit: options.Unit = None,
+    groups: options.GroupName = None,
     account: Annotated[
         Path | None, typer.Option("--account", help="The dataset's account.", show_default="one kept for this data")
     ] = None,
     samples: Samples = 20_000,
-    preset: Preset = "default",
-    settings: Settings = None,
-    size: Size = None,
-    channels: Channels = None,
-    limit: Limit = None,
-    labels: LabelName = None,
-    classes: Classes = None,
-    seed: Seed = 0,
-    as_json: AsJson = False,
+    preset: options.Preset = "default",
+    settings: options.Settings = None,
+    size: options.Size = None,
+    channels: options.Channels = None,
+    limit: options.Limit = None,
+    labels: options.LabelName = None,
+    classes: options.Classes = None,
+    seed: options.Seed = 0,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run server and sites on this machine: real processes, TLS and keys on loopback, no cluster.
 
@@ -75,15 +58,15 @@ def simulate(
 
     require_flower()
     require_absent(out)
-    options = data_options(size, channels, limit, labels, classes, seed)
-    records = open_images(private, groups=groups, **options)
+    view = options.data_options(size, channels, limit, labels, classes, seed)
+    records = open_images(private, groups=groups, **view)
     vault = Vault(records, unit=unit_of(unit, records))
     job = Job(
         method="sanitized_gan",
         epsilon=epsilon,
         delta=delta,
         preset=preset,
-        settings=settings_of(settings),
+        settings=options.settings_of(settings),
         samples=samples,
         seed=seed,
     )

@@ -33,6 +33,8 @@ NETWORKS: Registry[Callable[..., "nn.Module"]] = Registry(
         "shufflenetv2": "veilset.models.classifiers.shufflenet:ShuffleNetV2",
         "wrn": "veilset.models.classifiers.wrn:WideResNet",
         "vit-tiny": "veilset.models.classifiers.vit:ViTTiny",
+        "lite0-tuned": "veilset.models.classifiers.tuned:lite0_tuned",
+        "lite1-tuned": "veilset.models.classifiers.tuned:lite1_tuned",
     },
 )
 
@@ -50,9 +52,9 @@ def build_network(
     """A network for images of `shape` (height, width, channels), its first weights drawn from `seed`.
 
     Args:
-        name: one of `NETWORKS`, or `module:function` of the user's own. The function is called with those of the
-            keyword arguments channels, classes, size (the shorter side), height, width (of the image), norm and
-            depth that it accepts.
+        name: one of `NETWORKS`, such a name with a width (`resnet18@16`), or `module:function` of the user's own. The
+            function is called with those of the keyword arguments channels, classes, size (the shorter side), height,
+            width (of the image), norm and depth that it accepts.
         shape: height, width and channels of the images.
         classes: number of logits.
         norm: "group" (mixes no records, so DP-SGD can clip it) or "batch".
@@ -66,6 +68,8 @@ def build_network(
     if min(shape) < 1 or classes < 1:
         raise InputError(f"Expected positive height, width, channels and classes, got {shape} and {classes}.")
     own = ":" in name
+    if not own and "@" in name:
+        name, width = _with_width(name, width)
     if own and width is not None:
         raise InputError(f"width is a setting of the built-in networks; {name} is called with the image's width.")
     offered: dict[str, object] = {"channels": channels, "classes": classes, "size": min(height, wide)}
@@ -87,6 +91,16 @@ def build_network(
         if missing:
             raise InputError(f"{name} has no setting {', '.join(sorted(missing))}. Leave it out.")
         return builder(**offered)
+
+
+def _with_width(name: str, width: int | None) -> tuple[str, int]:
+    """`resnet18@16` as a name and a width."""
+    name, _, wanted = name.partition("@")
+    if width is not None or not wanted.isdigit():
+        raise InputError(
+            f"Expected one width, as in {name}@16, got {wanted!r}{'' if width is None else ' and another'}."
+        )
+    return name, int(wanted)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from veilset.core.errors import InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress, track
 from veilset.core.randomness import derive_seed, torch_generator
 from veilset.core.records import Images, Labels
-from veilset.models.classifiers.scatternet import ScatterNet
+from veilset.models.classifiers.on_fixed import OnFixedFeatures
 from veilset.training.augment import AugmentConfig, augment
 from veilset.training.settings import TrainingConfig, WeightAverage, make_optimizer, rate_share
 from veilset.training.threads import set_thread_count
@@ -120,9 +120,9 @@ def _reader(
     coins: torch.Generator,
 ) -> Callable[[Tensor], Tensor]:
     """From row numbers to the logits of those images, changed anew each time."""
-    if isinstance(network, ScatterNet):
-        augmentation = None  # it has little to learn by heart
-        if len(pixels) * network.fixed.width * torch.half.itemsize <= _MOST_FEATURE_BYTES:
+    if isinstance(network, OnFixedFeatures):
+        augmentation = None  # what is fixed is computed once, of images as they are
+        if len(pixels) * network.fixed_width * torch.half.itemsize <= _MOST_FEATURE_BYTES:
             features = _features(network, pixels)
             return lambda rows: network.read(features[rows].float())
 
@@ -136,9 +136,9 @@ def _reader(
     return read
 
 
-def _features(network: ScatterNet, pixels: Tensor) -> Tensor:
-    """What its head reads, computed once, as wavelets are most of its work; in half precision for half the memory."""
-    features = torch.empty(len(pixels), network.fixed.width, dtype=torch.half, device=pixels.device)
+def _features(network: OnFixedFeatures, pixels: Tensor) -> Tensor:
+    """What its first part makes of all images, computed once; in half precision for half the memory."""
+    features = torch.empty(len(pixels), network.fixed_width, dtype=torch.half, device=pixels.device)
     with torch.no_grad():
         for part, room in zip(*(torch.split(rows, _FEATURES_AT_ONCE) for rows in (pixels, features)), strict=True):
             room.copy_(network.fixed(to_float(part)))

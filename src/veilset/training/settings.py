@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -116,15 +117,21 @@ class WeightAverage:
 
 def make_optimizer(network: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """The optimizer, with weight decay on matrices and kernels only."""
-    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    if not parameters:
+    named = [(name, value) for name, value in network.named_parameters() if value.requires_grad]
+    if not named:
         raise InputError("Expected a network with parameters to train, got none that require a gradient.")
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    rate = _RATES[config.optimizer] if config.learning_rate == "auto" else config.learning_rate
+    peak = _RATES[config.optimizer] if config.learning_rate == "auto" else config.learning_rate
+    grouped: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, value in named:
+        decay = config.weight_decay if value.ndim > 1 else 0.0
+        grouped.setdefault((peak * _share_of_rate(network, name), decay), []).append(value)
+    groups = [{"params": values, "lr": rate, "weight_decay": decay} for (rate, decay), values in grouped.items()]
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99))
-    return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=config.momentum > 0)
+        return torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.99))
+    return torch.optim.SGD(groups, lr=peak, momentum=config.momentum, nesterov=config.momentum > 0)
+
+
+def _share_of_rate(network: nn.Module, name: str) -> float:
+    """Parts that start from published weights learn more slowly than a new head."""
+    slow: Mapping[str, float] = getattr(network, "slow_parts", {})
+    return next((share for part, share in slow.items() if name.startswith(f"{part}.")), 1.0)

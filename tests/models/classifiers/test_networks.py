@@ -32,7 +32,9 @@ PARAMETERS = {
 
 
 def test_every_network_has_an_expected_size():
-    assert set(PARAMETERS) == set(NETWORKS)
+    assert set(PARAMETERS) == {
+        name for name in NETWORKS if not name.endswith("-tuned")
+    }  # those have tests of their own
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -111,8 +113,8 @@ def test_width_and_depth_reach_the_network():
     wide = build_network("convnet", shape=(32, 32, 3), classes=10, width=16, depth=4)
     convolutions = [module for module in wide.modules() if isinstance(module, nn.Conv2d)]
     assert [module.out_channels for module in convolutions] == [16, 32, 64, 128]
-    with pytest.raises(InputError, match="resnet18 has no setting width"):
-        build_network("resnet18", shape=(32, 32, 3), classes=10, width=3)
+    with pytest.raises(InputError, match="vgg11 has no setting width"):
+        build_network("vgg11", shape=(32, 32, 3), classes=10, width=3)
 
 
 @pytest.mark.parametrize(

@@ -37,26 +37,36 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Four stages of basic blocks, 64 to 512 channels."""
+    """Four stages of basic blocks, of `width` to eight times as many channels; the paper's width is 64."""
 
     def __init__(
-        self, *, channels: int, classes: int, size: int, norm: str, blocks: tuple[int, int, int, int], stem: Stem
+        self,
+        *,
+        channels: int,
+        classes: int,
+        size: int,
+        norm: str,
+        blocks: tuple[int, int, int, int],
+        stem: Stem,
+        width: int,
     ) -> None:
         super().__init__()
+        if width < 8 or width % 8:
+            raise InputError(f"Expected a resnet width that is a multiple of 8, got {width}.")
         if stem == "auto":
             stem = "imagenet" if size >= _IMAGENET_STEM_FROM else "cifar"
         if stem == "imagenet":
-            first: list[nn.Module] = [nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)]
+            first: list[nn.Module] = [nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)]
             pooling: list[nn.Module] = [nn.MaxPool2d(3, stride=2, padding=1)]
         elif stem == "cifar":
-            first, pooling = [nn.Conv2d(channels, 64, 3, padding=1, bias=False)], []
+            first, pooling = [nn.Conv2d(channels, width, 3, padding=1, bias=False)], []
         else:
             raise InputError(f"Expected stem to be auto, cifar or imagenet, got {stem!r}.")
-        self.stem = nn.Sequential(*first, make_norm(norm, 64), nn.ReLU(), *pooling)
+        self.stem = nn.Sequential(*first, make_norm(norm, width), nn.ReLU(), *pooling)
         stages: list[nn.Module] = []
-        before = 64
+        before = width
         for stage, count in enumerate(blocks):
-            after = 64 * 2**stage
+            after = width * 2**stage
             for block in range(count):
                 stride = 2 if stage > 0 and block == 0 else 1
                 stages.append(BasicBlock(before, after, stride, norm))
@@ -72,11 +82,17 @@ class ResNet(nn.Module):
         return logits
 
 
-def resnet18(*, channels: int, classes: int, size: int, norm: str = "group", stem: Stem = "auto") -> ResNet:
+def resnet18(
+    *, channels: int, classes: int, size: int, norm: str = "group", stem: Stem = "auto", width: int = 64
+) -> ResNet:
     """ResNet-18 for images whose shorter side has `size` pixels."""
-    return ResNet(channels=channels, classes=classes, size=size, norm=norm, blocks=(2, 2, 2, 2), stem=stem)
+    blocks = (2, 2, 2, 2)
+    return ResNet(channels=channels, classes=classes, size=size, norm=norm, blocks=blocks, stem=stem, width=width)
 
 
-def resnet34(*, channels: int, classes: int, size: int, norm: str = "group", stem: Stem = "auto") -> ResNet:
+def resnet34(
+    *, channels: int, classes: int, size: int, norm: str = "group", stem: Stem = "auto", width: int = 64
+) -> ResNet:
     """ResNet-34 for images whose shorter side has `size` pixels."""
-    return ResNet(channels=channels, classes=classes, size=size, norm=norm, blocks=(3, 4, 6, 3), stem=stem)
+    blocks = (3, 4, 6, 3)
+    return ResNet(channels=channels, classes=classes, size=size, norm=norm, blocks=blocks, stem=stem, width=width)

@@ -8,13 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError
+from veilset.models.classifiers.on_fixed import OnFixedFeatures
 from veilset.models.features.wavelets import ScatteringFeatures
 
 # Length of the rows that the head reads, so that the learning rates of other networks suit it.
 _ROW_LENGTH = 10.0
 
 
-class ScatterNet(nn.Module):
+class ScatterNet(OnFixedFeatures):
     """The features, scaled to one length, and a linear head: 39,700 parameters for 28x28x1 and ten classes.
 
     Args:
@@ -28,12 +29,9 @@ class ScatterNet(nn.Module):
         super().__init__()
         if norm != "group":
             raise InputError(f"scatternet standardises within each record, so norm={norm!r} has no place in it.")
-        self.fixed = ScatteringFeatures((size, size, channels))
-        self.head = nn.Linear(self.fixed.width, classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits of a batch of images."""
-        return self.read(self.fixed(images))
+        features = ScatteringFeatures((size, size, channels))
+        self.fixed, self.fixed_width = features, features.width
+        self.head = nn.Linear(self.fixed_width, classes)
 
     def read(self, features: Tensor) -> Tensor:
         """Logits of what `fixed` returned."""

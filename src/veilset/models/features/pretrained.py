@@ -18,12 +18,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from veilset.core.errors import InputError
 from veilset.core.registry import resolve
 from veilset.models import working_directory_importable
+from veilset.models.features import DEFAULT_SIDE as DEFAULT_SIDE  # also asked for here
 from veilset.models.features.base import Features, frozen, resized
 from veilset.models.features.efficientnet_lite import EfficientNetLite, fused
 from veilset.models.features.weights import PUBLISHED, read_weights
 
-DEFAULT_SIDE = 128
-SMALLEST_SIDE = 32
+SMALLEST_SIDE, LARGEST_SIDE = 32, 1024
 _MEAN, _DEVIATION = 0.498, 0.502
 # Maps of so few images stay in the processor's cache: measured five times as fast as 256 at once.
 _AT_ONCE = 16
@@ -37,10 +37,10 @@ class LiteFeatures(Features):
     """EfficientNet-Lite with its published weights, on images of `side` pixels, at least 32."""
 
     def __init__(self, name: str, side: int = DEFAULT_SIDE) -> None:
-        if side < SMALLEST_SIDE:
-            raise InputError(f"Expected a side of at least {SMALLEST_SIDE} pixels for {name}, got {side}.")
+        if not SMALLEST_SIDE <= side <= LARGEST_SIDE:
+            raise InputError(f"Expected a side of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels for {name}, got {side}.")
         super().__init__(name, sha256=PUBLISHED[name].sha256, side=side)
-        network = fused(_with_weights(name)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = fused(published_network(name)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network: EfficientNetLite = network
         frozen(network)
         self.parts = _parts_of(self._deepest(torch.zeros(1, 3, side, side)))
@@ -62,8 +62,7 @@ class LiteFeatures(Features):
         return self.network.maps(self._prepared(images))[-1]
 
     def _prepared(self, images: Tensor) -> Tensor:
-        brought = (resized(images, self.side) - _MEAN) / _DEVIATION
-        return brought.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
+        return prepared(images, self.side)
 
 
 class OwnFeatures(Features):
@@ -191,7 +190,14 @@ def _of_library(target: str) -> nn.Module:
     return network.eval()
 
 
-def _with_weights(name: str) -> EfficientNetLite:
+def prepared(images: Tensor, side: int) -> Tensor:
+    """Images in [0, 1] as the published networks were shown them: colour, of one side, normalised."""
+    brought = (resized(images, side) - _MEAN) / _DEVIATION
+    return brought.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
+
+
+def published_network(name: str) -> EfficientNetLite:
+    """The network of that name with its published weights, as they are."""
     content = read_weights(name)
     # Weights of torch's own initialisation are drawn and overwritten; the caller's random state stays.
     with torch.random.fork_rng(devices=[]):
