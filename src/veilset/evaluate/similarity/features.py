@@ -1,9 +1,9 @@
 """Public features of an image, in which distances between sets of images are measured.
 
-The default needs no training and no download: wavelet scattering, pooled to a 2 x 2 grid, seen along the principal
-directions of drawn pictures (data/procedural_images.py). It is the same on every machine, so values can be compared
-between releases of one image shape; they are not those of Inception, whose weights a user may supply as a TorchScript
-file.
+With the extra `pretrained`, these are the pooled features of EfficientNet-Lite0, which was trained on ImageNet. Without
+it: wavelet scattering, pooled to a 2 x 2 grid, seen along the principal directions of drawn pictures
+(data/procedural_images.py), which needs no training and no download. Both are the same on every machine, so values can
+be compared between releases; they are not those of Inception, whose weights a user may supply as a TorchScript file.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,11 @@ from veilset.core.records import Images
 from veilset.data.procedural_images import drawn_patterns
 from veilset.models.features.code import principal_directions
 from veilset.models.features.scattering import Scattering
+from veilset.models.features.weights import PUBLISHED, is_installed
 
 Features = NDArray[np.float64]  # (N, d)
 
+_PRETRAINED = "lite0"
 _DIRECTIONS = 96
 _PICTURES = 1500
 _GRID = 2
@@ -58,8 +60,35 @@ class Extractor:
         return features
 
 
+def extractor_named(name: str, channels: int, side: int) -> Extractor:
+    """An extractor for images of `side` pixels.
+
+    Args:
+        name: "wavelets", a name of published features ("lite0"), a TorchScript file, or "auto": lite0 where it is
+            installed, else wavelets.
+        channels: of the images.
+        side: of the images.
+    """
+    if name == "auto":
+        name = _PRETRAINED if is_installed(_PRETRAINED) else "wavelets"
+    if name == "wavelets":
+        return scattering_extractor(channels, side)
+    return pretrained_extractor(name) if name in PUBLISHED else supplied_extractor(Path(name))
+
+
+def pretrained_extractor(name: str) -> Extractor:
+    """Pooled features of a published network; its name and the beginning of its hash stand beside each number."""
+    from veilset.models.features.pretrained import LiteFeatures
+
+    features = LiteFeatures(name)
+    return Extractor(
+        name=f"EfficientNet-{name.capitalize()}, ImageNet, {features.side} px, SHA-256 {str(features.sha256)[:12]}",
+        of_batch=lambda pixels: features.pooled(pixels.float() / 255),
+    )
+
+
 def scattering_extractor(channels: int, side: int) -> Extractor:
-    """The default extractor for images of `side` pixels, resized to 16 to 64 where they are outside."""
+    """Wavelet features for images of `side` pixels, resized to 16 to 64 where they are outside."""
     side = min(_LARGEST_SIDE, max(16, side))
     transform = Scattering(side, channels)
 
