@@ -21,7 +21,7 @@ from veilset.evaluate.utility.reference_scores import (
 from veilset.methods import METHODS
 from veilset.models import build_network
 from veilset.models.descriptions import described
-from veilset.pipeline.evaluate import FORMAT, Evaluation, evaluate, pay_for_accuracy
+from veilset.pipeline.evaluate import FORMAT, FROM_SCRATCH, Evaluation, evaluate, pay_for_accuracy
 from veilset.pipeline.job import Job
 from veilset.pipeline.run import run
 from veilset.privacy.account import Account
@@ -216,3 +216,19 @@ def test_a_test_set_in_another_order_of_classes_gets_the_same_score(clear_releas
     strange = ImageSet(given.read(np.arange(60)), given.labels, ("dark", "grey", "white"))
     with pytest.raises(InputError, match="Pass --classes"):
         evaluate(clear_release, wanted, test=strange)
+
+
+def test_controls_stand_beside_the_score(clear_release):
+    """Images teach: labelled noise and shuffled labels do not."""
+    wanted = Evaluation(students=("lenet",), epochs=30, wants_controls=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("veilset.evaluate.utility.reference_scores.private_teacher", lambda *_: brightness())
+        found = evaluate(clear_release, wanted, test=shades(60, 1), train=shades(600, 0))
+    controls = {mark["name"]: mark["accuracy"] for mark in found["controls"]}
+    assert set(controls) == {"noise", "shuffled"}
+    assert found["mean_accuracy"] == found["accuracy"] > max(controls.values()) + 0.2
+
+
+def test_three_networks_from_scratch_by_one_word(release):
+    names = Evaluation(students=("scratch", "lenet")).names_for(load_release(release))
+    assert names == [*FROM_SCRATCH, "lenet"]

@@ -34,7 +34,12 @@ def evaluate(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="A release directory.")],
     *,
     test: Annotated[str, typer.Option("--test", help="Real test images: npz:split, folder, ...")],
-    student: Annotated[str, typer.Option("--student", help=f"Networks separated by commas: {STUDENTS}")] = "auto",
+    student: Annotated[
+        str,
+        typer.Option(
+            "--student", help=f"Networks separated by commas; scratch is convnet, resnet18@16 and wrn@1: {STUDENTS}"
+        ),
+    ] = "auto",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many students of each kind to train.")] = 1,
     epochs: Epochs = None,
     private: Annotated[
@@ -44,11 +49,13 @@ def evaluate(
     references: Annotated[
         bool, typer.Option("--references", help="Also the DP teacher, public images labelled by it, the ceiling.")
     ] = False,
+    controls: Annotated[
+        bool,
+        typer.Option("--controls", help="Also the same students on labelled noise and on shuffled labels."),
+    ] = False,
     extractor: Annotated[
         str,
-        typer.Option(
-            "--extractor", help="Features for FID: wavelets, lite0, or a TorchScript file (Inception)."
-        ),
+        typer.Option("--extractor", help="Features for FID: wavelets, lite0, or a TorchScript file (Inception)."),
     ] = "auto",
     paid_epsilon: Annotated[
         float | None, typer.Option("--paid-epsilon", help="Buy an accuracy that may be published.")
@@ -86,14 +93,17 @@ def evaluate(
         epochs=epochs,
         device=device,
         wants_references=references,
+        wants_controls=controls,
         unit="record" if groups is None else "group",
         extractor=extractor,
     )
     progress, console = RichProgress(), Console(as_json=as_json)
     tested = open_images(test, progress=progress, **options)
     if paid_epsilon is not None:
-        if private or public or references:
-            raise InputError("A paid accuracy stands alone. Leave --private, --public and --references out.")
+        if private or public or references or controls:
+            raise InputError(
+                "A paid accuracy stands alone. Leave --private, --public, --references and --controls out."
+            )
         result = _pay(release, wanted, tested, paid_epsilon, delta, account, out or Path("evaluation.json"))
         _say_paid(console, result["paid"])
     else:
@@ -163,6 +173,10 @@ def _say(console: Console, result: dict[str, Any]) -> None:
             f"  95 % interval {100 * low:.2f} to {100 * high:.2f}; balanced {100 * one['balanced_accuracy']:.2f} %"
             f"{ranking}; calibration error {one['calibration_error']:.3f}"
         )
+    if len(result["students"]) > 1:
+        console.say(f"Mean of the {len(result['students'])} networks: {100 * result['mean_accuracy']:.2f} %")
+    for mark in result["controls"]:
+        console.say(f"Control, {mark['student']}. {mark['title']}: {100 * mark['accuracy']:.2f} %")
     for mark in result["reference_scores"]:
         console.say(f"{mark['title']}: {100 * mark['accuracy']:.2f} %")
     for mark in result["reference_scores_skipped"]:

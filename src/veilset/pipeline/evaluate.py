@@ -4,9 +4,12 @@ The result is one JSON object. Every part says whether private data was needed f
 only parts that did without, or that were paid for.
 """
 
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from veilset.core.errors import InputError
 from veilset.core.files import sha256_of
@@ -16,6 +19,7 @@ from veilset.data.matching import in_class_order
 from veilset.evaluate.similarity.features import extractor_named
 from veilset.evaluate.similarity.likeness import likeness
 from veilset.evaluate.utility import reference_scores
+from veilset.evaluate.utility.controls import control_scores
 from veilset.evaluate.utility.paid import paid_accuracy
 from veilset.evaluate.utility.students import require_same_kind
 from veilset.models import build_network
@@ -28,6 +32,9 @@ from veilset.training.classifier import train_classifier
 from veilset.training.settings import TrainingConfig
 
 FORMAT = "veilset-evaluation/2"
+SCRATCH = "scratch"
+FROM_SCRATCH = ("convnet", "resnet18@16", "wrn@1")
+"""Networks of other kinds than a teacher on fixed features; the mean over them is what a release is worth."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +47,7 @@ class Evaluation:
     epochs: int | None = None
     device: str = "cpu"
     wants_references: bool = False
+    wants_controls: bool = False
     unit: Unit = "record"
     extractor: str = "auto"
 
@@ -51,7 +59,8 @@ class Evaluation:
 
     def names_for(self, release: Release) -> list[str]:
         """The students' networks, each once."""
-        return list(dict.fromkeys(student_name(release.certificate, name) for name in self.students))
+        named = [one for name in self.students for one in (FROM_SCRATCH if name == SCRATCH else (name,))]
+        return list(dict.fromkeys(student_name(release.certificate, name) for name in named))
 
     def run_of(self, student: str, release: Release, progress: Progress) -> reference_scores.Run:
         """How one student of the release is trained."""
@@ -105,6 +114,11 @@ def evaluate(
     if wanted.wants_references:
         run = wanted.run_of(networks[0], release, progress)
         marks, skipped = _reference_scores(release, test, train, public, wanted.unit, run)
+    controls: list[dict[str, Any]] = []
+    if wanted.wants_controls:
+        teacher = _teacher_of(release, train, wanted.unit, wanted.run_of(networks[0], release, progress))
+        for name in networks:
+            controls += control_scores(release, teacher, test, wanted.run_of(name, release, progress))
     scores, pictures = likeness(
         release.images, release.labels, extractor, private=train, public=public, progress=progress
     )
@@ -113,6 +127,8 @@ def evaluate(
         "format": FORMAT,
         "release": identity(path, release),
         "students": students,
+        "mean_accuracy": statistics.fmean(one["accuracy"] for one in students),
+        "controls": controls,
         "reference_scores": marks,
         "reference_scores_skipped": skipped,
         "extractor": extractor.name,
@@ -175,6 +191,14 @@ def identity(path: Path, release: Release) -> dict[str, Any]:
     return {"certificate_sha256": sha256_of(path / layout.CERTIFICATE), "method": release.certificate.method}
 
 
+def _teacher_of(release: Release, train: Records | None, unit: Unit, run: reference_scores.Run) -> nn.Module | None:
+    """The teacher of the release, or one like it from the private images at the same epsilon, where there are any."""
+    teacher = reference_scores.released_classifier(release, "teacher")
+    if teacher is None and train is not None and release.certificate.epsilon is not None:
+        teacher = reference_scores.private_teacher(train, release, unit, run)
+    return teacher
+
+
 def _reference_scores(
     release: Release,
     test: Records,
@@ -187,10 +211,8 @@ def _reference_scores(
     classes = release.certificate.facts.classes
     marks: list[dict[str, Any]] = []
     skipped = []
-    teacher = reference_scores.released_classifier(release, "teacher")
-    source = "from the release"
-    if teacher is None and train is not None and release.certificate.epsilon is not None:
-        teacher = reference_scores.private_teacher(train, release, unit, run)
+    teacher, source = _teacher_of(release, train, unit, run), "from the release"
+    if teacher is not None and "teacher" not in release.models:
         source = "trained for this comparison at the same epsilon; it was not paid for"
     reason = "the release holds no teacher, and none can be trained without --private and a guarantee"
     if teacher is None:

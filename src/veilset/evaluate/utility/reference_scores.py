@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from veilset.core.errors import InputError
@@ -37,6 +38,8 @@ TITLES = {
     "public": "Public images, labelled by it",
     "student": "The network inside the release",
     "ceiling": "Trained on the real images, without privacy",
+    "noise": "The same student on noise that the teacher labelled",
+    "shuffled": "The same student on the released images with shuffled labels",
 }
 
 
@@ -100,16 +103,20 @@ def finished_score(name: str, network: nn.Module, test: Records, classes: int) -
         test_images=len(test.labels),
         seconds=time.perf_counter() - began,
     )
-    return _entry(name, result)
+    return entry(name, result)
 
 
 def public_score(network: nn.Module, public: Records, test: Records, classes: int, run: Run) -> dict[str, Any]:
     """What students of public images reach when the teacher labels them: the release has to beat this."""
     images = in_shape(public, test.shape)
     sure = classify(network, ImageSet(images, np.zeros(len(images), np.int64)))
-    # As soft as the release's labels, so that the images alone make the difference.
-    soft = (sure ** (1 / (run.config or TrainingConfig()).label_temperature)).astype(np.float32)
-    return _entry("public", students(images, soft.argmax(axis=1), soft, classes, test, run))
+    soft = softened(sure, run)
+    return entry("public", students(images, soft.argmax(axis=1), soft, classes, test, run))
+
+
+def softened(sure: NDArray[np.floating], run: Run) -> SoftLabels:
+    """A teacher's probabilities as soft as the release's labels, so that the images alone make the difference."""
+    return (sure ** (1 / (run.config or TrainingConfig()).label_temperature)).astype(np.float32)
 
 
 def ceiling_score(train: Records, test: Records, classes: int, run: Run) -> dict[str, Any]:
@@ -118,7 +125,7 @@ def ceiling_score(train: Records, test: Records, classes: int, run: Run) -> dict
     Privacy: reads the private training records without noise; its result is for the custodian alone.
     """
     images = train.read(np.arange(len(train.labels)))
-    return _entry("ceiling", students(images, train.labels, None, classes, test, run))
+    return entry("ceiling", students(images, train.labels, None, classes, test, run))
 
 
 def in_shape(records: Records, shape: tuple[int, int, int], rows: Rows | None = None) -> Images:
@@ -151,5 +158,6 @@ def students(
     )
 
 
-def _entry(name: str, result: UtilityResult) -> dict[str, Any]:
+def entry(name: str, result: UtilityResult) -> dict[str, Any]:
+    """A score with its name and title, as JSON-ready data."""
     return {"name": name, "title": TITLES[name], "needs_private_data": True, **result.to_json()}
