@@ -40,8 +40,8 @@ def test_it_is_near_the_truth_and_paid_for(tmp_path):
     account = Account(tmp_path / "account.sqlite")
     assert result.delta == 1e-4
     assert result.epsilon <= 1
-    # 0.8 +- 5 deviations of the noise of the mean of two counts, over n
-    assert abs(result.accuracy - 0.8) < 5 * result.noise_multiplier / np.sqrt(2) / 500
+    # 0.8 +- 5 deviations of the noise on half the balance, over n
+    assert abs(result.accuracy - 0.8) < 5 * result.noise_multiplier / 2 / 500
     assert result.interval[0] < 0.8 < result.interval[1]
     assert [r.method for r in account.reservations] == ["paid test accuracy"]
     events = check_chain(result.ledger)
@@ -81,11 +81,11 @@ def test_an_unfinished_purchase_is_not_made_twice(tmp_path):
 
 
 def test_the_interval_covers_both_errors():
-    """Truth 0.7; a test set of 200 and noise of 12 counts: 95 % of the intervals hold it."""
+    """Truth 0.7; a test set of 200 and noise of 17 on the balance: 95 % of the intervals hold it."""
     coins, runs, covered = np.random.default_rng(0), 1000, 0
     for _ in range(runs):
         right = coins.binomial(200, 0.7)
-        _, (low, high) = _estimate(right + coins.normal(0, 12), 200 - right + coins.normal(0, 12), 200, 12.0)
+        _, (low, high) = _estimate(2 * right - 200 + coins.normal(0, 17), 200, 17.0)
         covered += low <= 0.7 <= high
     assert 0.922 < covered / runs < 0.978  # 0.95 +- 4 standard errors of 1000 runs
-    assert _estimate(250, -40, 200, 12.0)[0] == 1.0
+    assert _estimate(290, 200, 17.0)[0] == 1.0

@@ -62,9 +62,9 @@ def paid_accuracy(
 ) -> PaidAccuracy:  # fmt: skip
     """The accuracy of `network`, which saw nothing of the test set, for `epsilon` of the test set's account.
 
-    Privacy: unit as in the vault (a group counts with the share of its images that are right); relation
-    add/remove-one; sensitivity 1 (a unit adds a vector of length at most 1 to the two counts); event one Gaussian,
-    un-subsampled; assumes that the network does not depend on the test set.
+    Privacy: unit as in the vault (a group counts with the average of its images); relation add/remove-one; sensitivity
+    1 (a unit adds +1 for a right answer, -1 for a wrong one); event one Gaussian, un-subsampled; assumes that the
+    network does not depend on the test set.
     """
     facts = test.facts
     budget = Budget(epsilon, default_delta(facts.units) if delta is None else delta)
@@ -77,14 +77,13 @@ def paid_accuracy(
     header = {"method": "paid test accuracy", "as_published": False, "facts": facts.to_json()}
     with opened(test, plan, header, workspace=workspace, account=account_of(test, account)) as run:
 
-        def bin_of(images: Tensor, labels: Tensor) -> Tensor:
+        def right_or_wrong(images: Tensor, labels: Tensor) -> Tensor:
             guesses = torch.from_numpy(predict(network, images.numpy()).argmax(axis=1))
-            return (guesses != labels).long()[:, None]
+            return torch.where(guesses == labels, 1.0, -1.0)[:, None]
 
-        counts = run.session.histogram(bin_of, 2, event)
+        balance = float(run.session.gaussian_sum(right_or_wrong, event, clip_norm=1.0))
         lines = tuple(run.finished_lines())
-    right, wrong = (float(count) for count in counts)
-    accuracy, interval = _estimate(right, wrong, facts.units, noise)
+    accuracy, interval = _estimate(balance, facts.units, noise)
     return PaidAccuracy(
         accuracy=accuracy,
         interval=interval,
@@ -98,13 +97,14 @@ def paid_accuracy(
     )
 
 
-def _estimate(right: float, wrong: float, units: int, noise: float) -> tuple[float, tuple[float, float]]:
-    """Accuracy and its 95 % interval from the two noisy counts.
+def _estimate(balance: float, units: int, noise: float) -> tuple[float, tuple[float, float]]:
+    """Accuracy and its 95 % interval from the noisy number of right answers less wrong ones.
 
-    n is public, so n - wrong is a second look at the same count and the mean of both has half the noise variance. The
-    two errors are independent: their reaches add in squares (Zou and Donner, 2008).
+    n is public, so the balance tells the share of right answers with half its noise: a unit moves it by 1 as it would
+    move a count, and the share is (1 + balance / n) / 2. The errors of the noise and of the finite test set are
+    independent: their reaches add in squares (Zou and Donner, 2008).
     """
-    share = min(1.0, max(0.0, (right + units - wrong) / (2 * units)))
+    share = min(1.0, max(0.0, (1 + balance / units) / 2))
     low, high = wilson_interval(share * units, units)
-    reach = Z95 * noise / math.sqrt(2) / units
+    reach = Z95 * noise / 2 / units
     return share, (max(0.0, share - math.hypot(share - low, reach)), min(1.0, share + math.hypot(high - share, reach)))
