@@ -18,7 +18,7 @@ from veilset.teachers.planning import draft_teacher
 FeatureSpace = Literal["wavelets", "pixels"]
 GENERATORS = ("auto", "public", "drawn", "eigen")
 
-_FEWEST_CANDIDATES, _MOST_CANDIDATES = 10, 500
+_FEWEST_CANDIDATES, _MOST_CANDIDATES = 10, 2000
 _VOTES_OVER_NOISE = 2.0  # what a candidate gets on average, in deviations of the noise
 _NOISE_EXPLAINS = 2.0  # deviations below which votes are taken for noise
 
