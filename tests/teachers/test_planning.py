@@ -1,6 +1,8 @@
 """What the rules decide, from what, and what they refuse."""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from veilset.privacy.accounting import calibrate, epsilon_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
 from veilset.privacy.vault import PublicFacts
+from veilset.teachers import planning
 from veilset.teachers.config import TeacherSettings
 from veilset.teachers.planning import draft_teacher, plan_teacher
 
@@ -28,8 +31,27 @@ def test_the_event_spends_the_budget(units, epsilon):
 def test_auto_takes_fixed_features():
     for shape in ((28, 28, 1), (32, 32, 3), (20, 36, 3), (224, 224, 3), (8, 8, 1)):
         recipe = plan_teacher(facts(5_000, shape), Budget(1, 1e-6)).recipe
-        assert recipe.kind == "scattering"
+        assert recipe.kind == "head"
         assert recipe.head_only
+
+
+def test_auto_takes_pretrained_features_for_photographs_where_they_are_installed(monkeypatch):
+    shapes = {(32, 32, 3): "lite0", (224, 160, 3): "lite0", (16, 64, 3): "wavelets", (224, 224, 1): "wavelets"}
+    for there in (True, False):
+        monkeypatch.setattr(planning, "is_installed", lambda _, there=there: there)
+        for shape, expected in shapes.items():
+            plan = plan_teacher(facts(5_000, shape), Budget(1, 1e-6))
+            assert plan.recipe.features == (expected if there else "wavelets")
+            assert plan.recipe.features in plan.name
+            assert planning.choose_features(facts(5_000, shape))[1]
+    assert plan_teacher(facts(500), Budget(1, 1e-5), TeacherSettings(features="lite1")).name.startswith(
+        "head on lite1 (SHA-256 77cc7160"
+    )
+
+
+def test_a_plan_loads_no_torch():
+    code = "import sys, veilset.teachers.planning; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_logits_end_with_the_same_noise_for_every_dataset():
@@ -82,7 +104,10 @@ def test_what_the_user_says_stands():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "magic"}, "Expected kind to be one of auto, scattering, network, pretrained, got 'magic'"),
+        ({"kind": "magic"}, "Expected kind to be one of auto, head, network, pretrained, got 'magic'"),
+        ({"features": "lite9"}, r"Unknown features 'lite9'\. Did you mean lite\d\? Available: auto, wavelets"),
+        ({"features": "lite0+wavelet"}, r"Unknown features 'wavelet'\. Did you mean wavelets\?"),
+        ({"side": 16}, "Expected side to be auto or a whole number of at least 32"),
         ({"trained": "tail"}, "Expected trained to be one of all, head"),
         ({"steps": 0}, "Expected steps to be auto or a whole number of at least 1, got 0"),
         ({"batch": 2.5}, "Expected batch to be auto or a whole number"),

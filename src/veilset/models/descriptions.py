@@ -14,7 +14,9 @@ from veilset.core.registry import unknown_name
 
 VERSIONS: Mapping[str, int] = {
     "classifier": 1,  # name (of models.NETWORKS), shape, classes, width where it is not the default
-    "teacher": 1,  # kind, name, head_only, shape, classes, directions
+    # Kind, name, head_only, shape, classes, directions; of a head features, side and features_sha256. Version 1 called
+    # a head on wavelets "scattering" and knew no other.
+    "teacher": 2,
     "modulated_generator": 1,  # size, channels, classes, latent_size, width; the next three alike
     "smooth_generator": 1,
     "dcgan_generator": 1,

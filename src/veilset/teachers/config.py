@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from veilset.core.registry import unknown_name
 from veilset.core.settings import CLIP_NORM, RATE, Auto, Settings, setting
+from veilset.models.features import FEATURES
+from veilset.models.features.weights import PUBLISHED
 from veilset.privacy.events import Event
 
-Kind = Literal["scattering", "network", "pretrained"]
-KindOrAuto = Literal["auto", "scattering", "network", "pretrained"]
+Kind = Literal["head", "network", "pretrained"]
+KindOrAuto = Literal["auto", "head", "network", "pretrained"]
 Trained = Literal["all", "head"]
 
 
@@ -17,9 +20,15 @@ class TeacherSettings(Settings):
 
     kind: KindOrAuto = setting(
         "auto",
-        "A linear head on fixed wavelet features (scattering), DP-SGD from random weights (network), or ordinary "
-        "training on labelled public images and then DP-SGD (pretrained).",
+        "A linear head on fixed features (head), DP-SGD from random weights (network), or ordinary training on "
+        "labelled public images and then DP-SGD (pretrained).",
     )
+    features: str = setting(
+        "auto",
+        "Of the kind head: wavelets, lite0, lite1 or lite2 (networks trained on ImageNet; needs the extra pretrained), "
+        "several joined as in lite0+wavelets, or your own module:function.",
+    )
+    side: int | Auto = setting("auto", "Of the square images that pretrained features see.", least=32, most=1024)
     network: str = setting("convnet", "A network by name, or your own module:function; for network and pretrained.")
     trained: Trained = setting("head", "What DP-SGD trains of a pretrained network: all, or a new head.")
     directions: int | Auto = setting("auto", "Length of the code that a head reads.", least=1)
@@ -35,12 +44,22 @@ class TeacherSettings(Settings):
     )
     pretraining_epochs: int | Auto = setting("auto", "Passes over the public images.", least=1)
 
+    def check(self) -> None:
+        """Features are of a known name or the user's own."""
+        super().check()
+        if self.features != "auto" and ":" not in self.features:
+            for part in self.features.split("+"):
+                if part not in FEATURES:
+                    raise unknown_name("features", part, ["auto", *FEATURES])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A teacher with nothing left to decide; noise, sampling rate and steps are in its event."""
 
     kind: Kind
+    features: str
+    side: int
     network: str
     trained: Trained
     directions: int
@@ -53,7 +72,7 @@ class Recipe:
     @property
     def head_only(self) -> bool:
         """Whether DP-SGD trains a linear head on fixed features."""
-        return self.kind == "scattering" or (self.kind == "pretrained" and self.trained == "head")
+        return self.kind == "head" or (self.kind == "pretrained" and self.trained == "head")
 
     def to_json(self) -> Mapping[str, Any]:
         """The recipe as JSON-ready data."""
@@ -69,5 +88,9 @@ class TeacherPlan:
 
     @property
     def name(self) -> str:
-        """For people: the kind, and the network where there is one."""
-        return self.recipe.kind if self.recipe.kind == "scattering" else f"{self.recipe.kind} {self.recipe.network}"
+        """For people: the kind, and its features or its network; published weights with the begin of their hash."""
+        recipe = self.recipe
+        if recipe.kind != "head":
+            return f"{recipe.kind} {recipe.network}"
+        known = [PUBLISHED[part].sha256[:12] for part in recipe.features.split("+") if part in PUBLISHED]
+        return f"head on {recipe.features}" + (f" (SHA-256 {' '.join(known)})" if known else "")

@@ -23,6 +23,7 @@ from veilset.dpsgd import PrivateTraining, train_private
 from veilset.dpsgd.trainer import GradientSession, to_inputs
 from veilset.models import build_network
 from veilset.models.descriptions import described
+from veilset.models.features.base import Features
 from veilset.models.features.code import Code
 from veilset.privacy.events import Event
 from veilset.privacy.session import PerImage
@@ -69,6 +70,8 @@ def train_teacher(session: GradientSession, plan: TeacherPlan, public: Records |
         classes=facts.classes,
         directions=recipe.directions,
         head_only=recipe.head_only,
+        features=recipe.features,
+        side=recipe.side,
         seed=context.seed,
     )
     if recipe.kind == "pretrained":
@@ -166,11 +169,18 @@ def _carry_over(source: nn.Module, target: nn.Module, *, head_only: bool) -> Non
 
 def _description(recipe: Recipe, event: Event, facts: PublicFacts, network: nn.Module) -> dict[str, object]:
     code = getattr(network, "code", None)
+    extractor = code.extractor if isinstance(code, Code) else None
+    of_features = (
+        {"features": recipe.features, "side": recipe.side, "features_sha256": extractor.sha256}
+        if isinstance(extractor, Features)
+        else {}
+    )
     return described(
         "teacher",
         kind=recipe.kind,
         name=recipe.network,
         head_only=recipe.head_only,
+        **of_features,
         shape=list(facts.shape),
         classes=facts.classes,
         directions=code.directions if isinstance(code, Code) else recipe.directions,

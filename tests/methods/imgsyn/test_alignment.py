@@ -19,9 +19,7 @@ def images(count: int, seed: int) -> torch.Tensor:
 
 
 def scattering_teacher() -> Teacher:
-    network = make_network(
-        kind="scattering", name="", shape=SHAPE, classes=CLASSES, directions=20, head_only=True, seed=0
-    )
+    network = make_network(kind="head", name="", shape=SHAPE, classes=CLASSES, directions=20, head_only=True, seed=0)
     network.get_submodule("code").learn_directions([images(60, 1)])  # type: ignore[operator]
     with torch.no_grad():
         network.get_submodule("head").weight.normal_(generator=torch.Generator().manual_seed(5))  # type: ignore[operator]

@@ -158,7 +158,7 @@ def test_one_record_moves_the_statistic_by_no_more_than_its_bound(
 def _fixed_teacher() -> object:
     from veilset.teachers.teacher import finished, make_network
 
-    network = make_network(kind="scattering", name="", shape=(16, 16, 1), classes=3, directions=12, head_only=True)
+    network = make_network(kind="head", name="", shape=(16, 16, 1), classes=3, directions=12, head_only=True)
     network.get_submodule("code").learn_directions(
         [torch.rand(40, 1, 16, 16, generator=torch.Generator().manual_seed(1))]
     )

@@ -51,7 +51,7 @@ def test_known_shapes(name, images):
 @pytest.mark.parametrize("name", LITE)
 def test_fused_is_the_same_function(name):
     images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    network = pretrained._with_weights(name).eval()
+    network = pretrained.published_network(name).eval()
     with torch.no_grad():
         logits, maps = network(images), network.maps(images)
         again = fused(network)
@@ -160,7 +160,7 @@ def test_wavelets_need_no_weights(images):
 def test_what_is_refused():
     with pytest.raises(InputError, match=r"Unknown features 'lite3'\. Did you mean lite\d\? Available: wavelets"):
         build_features("lite3", (32, 32, 3))
-    with pytest.raises(InputError, match="Expected a side of at least 32 pixels for lite0, got 16"):
+    with pytest.raises(InputError, match="Expected a side of 32 to 1024 pixels for lite0, got 16"):
         build_features("lite0", (32, 32, 3), side=16)
     with pytest.raises(InputError, match="1 or 3 channels"):
         build_features("lite0", (32, 32, 4))

@@ -16,7 +16,7 @@ from veilset.privacy.events import Event
 from veilset.privacy.sharing import noise_of_one_sum
 from veilset.privacy.vault import PublicFacts
 from veilset.teachers.config import KindOrAuto, TeacherPlan, TeacherSettings
-from veilset.teachers.planning import draft_teacher
+from veilset.teachers.planning import choose_features, draft_teacher
 
 Form = Literal["auto", "code", "map", "channel"]
 
@@ -42,6 +42,7 @@ class ImgsynSettings(AlignSettings):
     """Public settings of DP-ImgSyn."""
 
     teacher: KindOrAuto = setting("auto", "Kind of teacher: see docs/teachers.md.")
+    features: str = setting("auto", "Of a teacher that is a head: wavelets, lite0, lite0+wavelets, ...")
     network: str = setting("resnet18", "Of a teacher that is a network, e.g. resnet18 as in the paper.")
     start: Literal["auto", "public", "noise", "filtered_noise", "drawn", "merf"] = setting(
         "auto",
@@ -82,10 +83,16 @@ class ImgsynSettings(AlignSettings):
     def check(self) -> None:
         """The teacher needs a share, too."""
         super().check()
+        self.teacher_settings.check()
         if self.start == "merf" and self.start_share + self.statistics_share >= 1:
             raise InputError("Expected start_share + statistics_share < 1, so that the teacher gets a share, too.")
         if self.blur % 2 == 0:
             raise InputError(f"Expected blur to be odd, got {self.blur}.")
+
+    @property
+    def teacher_settings(self) -> TeacherSettings:
+        """What is asked of the teacher."""
+        return TeacherSettings(kind=self.teacher, features=self.features, network=self.network)
 
     @property
     def aligns(self) -> bool:
@@ -158,7 +165,7 @@ class Imgsyn(Method):
         if config.needs_statistic:
             noise = noise_of_one_sum(budget) / math.sqrt(config.statistics_share)
             statistic = Event(label="statistics", noise_multiplier=noise)
-        draft = draft_teacher(facts, budget, TeacherSettings(kind=config.teacher, network=config.network))
+        draft = draft_teacher(facts, budget, config.teacher_settings)
         before, after = (() if start is None else start.events), (() if statistic is None else (statistic,))
         teacher = draft.at(calibrate(budget, lambda noise: [*before, draft.event(noise), *after]))
         temperature = self._temperature(facts)
@@ -195,7 +202,9 @@ class Imgsyn(Method):
         if self.settings.teacher == "auto":
             why = "its rules were fitted, and it asks nothing of public images"
             decided["teacher"] = Decision(value=teacher.recipe.kind, why=why)
-        if teacher.recipe.kind == "scattering":
+        if self.settings.features == "auto" and teacher.recipe.kind == "head":
+            decided["features"] = Decision(value=teacher.recipe.features, why=choose_features(facts)[1])
+        if teacher.recipe.kind == "head" and teacher.recipe.features == "wavelets":
             why = "it is of the teacher's kind, so it can say all that the teacher says"
             decided["student_network"] = Decision(value="scatternet", why=why)
         if self.settings.augmentation == "recipe":

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from veilset.core.errors import InputError
 from veilset.methods.imgsyn.config import Form
+from veilset.models.features.base import Features
 from veilset.models.features.code import Code
 from veilset.models.features.wavelets import ScatteringFeatures
 from veilset.teachers.teacher import Teacher
@@ -70,6 +71,8 @@ class LayerMoments:
                 scattering = code.extractor.scattering
                 sides = (scattering.out_channels, scattering.out_size, scattering.out_size)
                 return logits, [features.unflatten(1, sides)]
+            if isinstance(code.extractor, Features):
+                return logits, code.extractor.maps(images)
         seen: list[Tensor] = []
         self._watching.seen = seen
         try:

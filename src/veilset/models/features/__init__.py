@@ -9,22 +9,24 @@ from veilset.models.features.weights import PUBLISHED
 if TYPE_CHECKING:
     from veilset.models.features.base import Features
 
+DEFAULT_SIDE = 128
+"""Of the square images that pretrained networks see."""
 FEATURES = ("wavelets", *PUBLISHED)
 """Those that have a name; `module:function` and `timm:NAME@FILE.safetensors` are the user's own."""
 
 
-def build_features(name: str, shape: tuple[int, int, int], *, side: int | None = None) -> "Features":
+def build_features(name: str, shape: tuple[int, int, int], *, side: int = DEFAULT_SIDE) -> "Features":
     """Features for images of `shape` (height, width, channels).
 
     Args:
         name: one of `FEATURES`, several of them joined by "+", or the user's own.
         shape: of the images.
-        side: what pretrained networks see; None is their default. Wavelets choose their own.
+        side: of the square images that pretrained networks see. Wavelets choose their own.
     """
     if ":" in name:
-        from veilset.models.features.pretrained import DEFAULT_SIDE, load_own
+        from veilset.models.features.pretrained import load_own
 
-        return load_own(name, side=DEFAULT_SIDE if side is None else side, channels=shape[2])
+        return load_own(name, side=side, channels=shape[2])
     members = [_named(part, shape, side) for part in name.split("+")]
     if len(members) == 1:
         return members[0]
@@ -33,7 +35,7 @@ def build_features(name: str, shape: tuple[int, int, int], *, side: int | None =
     return JoinedFeatures(members)
 
 
-def _named(name: str, shape: tuple[int, int, int], side: int | None) -> "Features":
+def _named(name: str, shape: tuple[int, int, int], side: int) -> "Features":
     if name == "wavelets":
         from veilset.models.features.wavelets import ScatteringFeatures
 
@@ -42,6 +44,6 @@ def _named(name: str, shape: tuple[int, int, int], side: int | None) -> "Feature
         raise unknown_name("features", name, list(FEATURES))
     if shape[2] not in (1, 3):
         raise InputError(f"Expected images of 1 or 3 channels for the features {name}, got {shape[2]}.")
-    from veilset.models.features.pretrained import DEFAULT_SIDE, LiteFeatures
+    from veilset.models.features.pretrained import LiteFeatures
 
-    return LiteFeatures(name, DEFAULT_SIDE if side is None else side)
+    return LiteFeatures(name, side)

@@ -1,11 +1,12 @@
 """A short code of fixed features, whose directions come from pictures of no one.
 
-A private head pays for every weight with noise, so the thousands of wavelet features are first projected on the
-principal directions of public pictures: drawn ones (data/procedural_images.py), and public images where there are any.
+A private head pays for every weight with noise, so the thousands of features are first projected on the principal
+directions of public pictures: drawn ones (data/procedural_images.py), and public images where there are any. Where
+features come in parts (wavelets beside a pretrained network), public pictures bring each part to one length first.
 The code depends on its own image alone and on nothing private.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -45,10 +46,20 @@ class Code(nn.Module):
         if len(rows) <= self.directions:
             raise InputError(f"Expected more than {self.directions} public pictures, got {len(rows)}.")
         centre = rows.mean(dim=0)
-        variances, directions = principal_directions(rows.sub_(centre), self.directions)
+        scales = _scales_of_parts(rows.sub_(centre), getattr(self.extractor, "parts", ()))
+        variances, directions = principal_directions(rows if scales is None else rows.mul_(scales), self.directions)
         stretch = (variances / variances[0]).clamp_min(1e-6) ** (-_WHITENING / 2)
         self.get_buffer("centre").copy_(centre)
-        self.get_buffer("projection").copy_(directions * stretch)
+        projection = directions * stretch
+        self.get_buffer("projection").copy_(projection if scales is None else scales[:, None] * projection)
+
+
+def _scales_of_parts(rows: Tensor, parts: Sequence[int]) -> Tensor | None:
+    """What each number (d,) of centred rows is multiplied by, so that all parts are of length 1 on average."""
+    if len(parts) < 2:
+        return None
+    lengths = [part.square().sum(dim=1).mean().sqrt() for part in torch.split(rows, list(parts), dim=1)]
+    return torch.cat([(1 / length.clamp_min(1e-6)).repeat(width) for length, width in zip(lengths, parts, strict=True)])
 
 
 def principal_directions(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
