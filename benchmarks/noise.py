@@ -16,7 +16,7 @@ import veilset.training  # noqa: F401  (thread settings, before torch)
 import torch  # isort: skip
 
 from veilset.dpsgd.clipping import ClippedGradients
-from veilset.dpsgd.trainer import cross_entropy
+from veilset.dpsgd.passes import cross_entropy
 from veilset.models import build_network
 from veilset.privacy.noise import GRID_BITS, Claim, NoiseSource
 

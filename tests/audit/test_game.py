@@ -21,7 +21,8 @@ from veilset.audit.mechanisms import (
 )
 from veilset.core.errors import InputError, VeilsetError
 from veilset.dpsgd import ClippedGradients
-from veilset.dpsgd.trainer import cross_entropy, to_inputs
+from veilset.dpsgd.passes import cross_entropy
+from veilset.dpsgd.trainer import to_inputs
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.shard_votes import Ensemble
 from veilset.privacy.session import Session

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from veilset.core.randomness import torch_generator
+from veilset.core.settings import CLIP_NORM
 from veilset.data.images import ImageSet
 from veilset.data.procedural_images import drawn_patterns
 from veilset.methods.latent.choices import SearchSettings
@@ -24,7 +25,6 @@ from veilset.methods.latent.space import LatentSpace
 from veilset.methods.sanitized_gan.critics import CodeCritic, CriticTraining
 from veilset.methods.shared.class_statistics import code_rows, public_embedding
 from veilset.models.generators.style import StyleGenerator
-from veilset.privacy import rows as own_rows
 from veilset.privacy.events import Event
 from veilset.privacy.noise import Claim, NoiseSource, Owners
 from veilset.privacy.rows import alone, below, squared_lengths
@@ -248,7 +248,7 @@ def test_a_scaled_row_is_never_longer_than_the_bound() -> None:
         scaled = row * (below(0.1, numbers) / squared_lengths(row).sqrt())
         whole = torch.trunc(scaled / (0.1 * 2.0**-30)).to(torch.int64)
         assert int(whole.square().sum()) <= 2**60
-    assert own_rows.SMALLEST_CLIP**2 > 1e-300
+    assert CLIP_NORM["least"] ** 2 > 1e-300
 
 
 # --- Models of shards ---------------------------------------------------------------------------------------------

@@ -27,6 +27,14 @@ CLIP_NORM = {"least": 1e-9, "most": 1e9}
 """The range of clip norms, inside which rounding is bounded (privacy/rows.py)."""
 
 
+def require_clip_norm(clip_norm: float, of: str) -> None:
+    """Refuse a clip norm whose squares could vanish or overflow."""
+    if not CLIP_NORM["least"] <= clip_norm <= CLIP_NORM["most"]:
+        raise InputError(
+            f"Expected clip_norm > 0, from {CLIP_NORM['least']:g} to {CLIP_NORM['most']:g}, got {clip_norm} for {of}."
+        )
+
+
 def setting(
     default: Any,
     meaning: str,

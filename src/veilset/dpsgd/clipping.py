@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from veilset.core.errors import InputError, VeilsetError
+from veilset.core.settings import require_clip_norm
 from veilset.dpsgd.exact import clip_factors, require_stabiliser
 from veilset.dpsgd.passes import Inputs, Loss, Route, run_pass
 from veilset.dpsgd.probe import equal_bits, made_up, probe, steady_bits
 from veilset.dpsgd.tape import Tape
-from veilset.privacy.rows import require_clip_norm
 from veilset.privacy.shapes import fixed_batches
 
 Mode = Literal["flat", "automatic", "per_layer"]
@@ -154,19 +154,14 @@ class ClippedGradients:
 
     def _clipped_part(self, inputs: Inputs, targets: Tensor, real: int) -> Sequence[Tensor]:
         """The clipped sum of one pass, whose first `real` rows count."""
-        tape = Tape(self.parameters, len(targets) // self._copies, write_out=self._keep_fraction < 1)
-        try:
+        with Tape(self.parameters, len(targets) // self._copies, write_out=self._keep_fraction < 1) as tape:
             losses = run_pass(self.model, self._loss, tape, inputs, targets, self._route or Route())
             if self._keep_fraction < 1:
                 tape.put_back(_compressed(tape.written_out(), self._keep_fraction))
-            places = range(len(self.parameters))
-            squares, gross = (torch.stack([of(place) for place in places]) for of in (tape.squares, tape.gross))
+            squares, gross = tape.squares()
             counts = torch.isfinite(losses).view(tape.units, -1).all(1) & torch.isfinite(squares.sum(0))
             counts &= torch.arange(tape.units, device=counts.device) < real // self._copies
-            factors = torch.where(counts, self._factors(squares, gross), 0.0)
-            return [tape.weighted_sum(place, row) for place, row in enumerate(factors)]
-        finally:
-            tape.clear()
+            return tape.weighted_sums(torch.where(counts, self._factors(squares, gross), 0.0))
 
     def _require_finite_weights(self) -> None:
         """The weights follow from noisy sums, so that this may be said; a private loss that is not finite may not."""

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError
-from veilset.privacy.rows import LARGEST_CLIP, SMALLEST_CLIP
+from veilset.core.settings import CLIP_NORM
 
 MARGIN = 2.0**-11  # the share of the clip norm that is left for rounding
 _MOST_TERMS = 2**13
@@ -37,8 +37,9 @@ _PIECE = 2**16  # float64 numbers at a time: half a megabyte stays in the cache
 
 def require_stabiliser(stabiliser: float) -> None:
     """Refuse what automatic clipping adds to a norm where it could vanish or overflow."""
-    if not SMALLEST_CLIP <= stabiliser <= LARGEST_CLIP:
-        raise InputError(f"Expected stabiliser from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, got {stabiliser}.")
+    least, most = CLIP_NORM["least"], CLIP_NORM["most"]
+    if not least <= stabiliser <= most:
+        raise InputError(f"Expected stabiliser from {least:g} to {most:g}, got {stabiliser}.")
 
 
 def may_multiply(terms: int) -> bool:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError, VeilsetError
+from veilset.core.settings import require_clip_norm
 from veilset.dpsgd.exact import clip_factors, in_double, require_stabiliser
-from veilset.privacy.rows import require_clip_norm
 from veilset.privacy.shapes import fixed_batches
 
 _ROWS = (256, 64, 16, 4, 1)  # of a pass: the first that leaves a row's bits alone

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from veilset.core.errors import InputError
@@ -24,6 +25,11 @@ class Route:
 
     apart: tuple[str, ...] = ()
     whole: bool = False
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """One loss for each row: what is used where no other loss is given."""
+    return functional.cross_entropy(outputs, targets, reduction="none")
 
 
 def row_losses(model: nn.Module, loss: Loss, inputs: Inputs, targets: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class _Tapped(torch.autograd.Function):
 
 
 class Tape:
-    """The per-unit gradients of one micro-batch. `clear` it when done: it holds private activations.
+    """The per-unit gradients of one micro-batch. It holds private activations: use it in `with`, or `clear` it.
 
     Args:
         parameters: the trainable parameters, in the order of the result.
@@ -73,6 +73,12 @@ class Tape:
         self._products: list[Product | None] = [None] * len(parameters)
         self._anchor = torch.zeros((), device=parameters[0].device, requires_grad=True)
         self.bytes_seen = 0
+
+    def __enter__(self) -> "Tape":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def place_of(self, value: object) -> int | None:
         """Which trainable parameter this is, if it is one."""
@@ -126,26 +132,35 @@ class Tape:
         """Add gradients of the only use of the parameter at `place`."""
         self._products[place] = product
 
-    def squares(self, place: int) -> Tensor:
-        """(units,) squared norms of the gradients of one parameter, in float64."""
-        product, rows = self._products[place], self._rows[place]
-        if product is not None:
-            return product.squares
-        return self._zeros() if rows is None else row_squares(rows.flatten(1))
+    def squares(self) -> tuple[Tensor, Tensor]:
+        """The squared norms of each parameter's gradients, (parameters, units) in float64; and their gross.
 
-    def gross(self, place: int) -> Tensor:
-        """(units,) the squares if nothing cancelled; zero for gradients that are written out."""
-        product = self._products[place]
-        return self._zeros() if product is None else product.gross
+        The gross is what the squares would be if no terms cancelled; zero for gradients that are written out.
+        """
+        zeros = self._anchor.new_zeros(self.units, dtype=torch.float64)
+        squares, gross = [], []
+        for product, rows in zip(self._products, self._rows, strict=True):
+            if product is not None:
+                squares.append(product.squares)
+            else:
+                squares.append(zeros if rows is None else row_squares(rows.flatten(1)))
+            gross.append(zeros if product is None else product.gross)
+        return torch.stack(squares), torch.stack(gross)
 
-    def weighted_sum(self, place: int, factors: Tensor) -> Tensor:
-        """The sum of one parameter's per-unit gradients times their factors, in float64; zero drops a unit."""
-        product, rows, parameter = self._products[place], self._rows[place], self.parameters[place]
-        if product is not None:
-            return product.weighted_sum(factors)
-        if rows is None:
-            return torch.zeros_like(parameter, dtype=torch.float64, requires_grad=False)
-        return row_sum(rows.flatten(1), factors).view(parameter.shape)
+    def weighted_sums(self, factors: Tensor) -> list[Tensor]:
+        """The sums of each parameter's per-unit gradients times their factors, (parameters, units), in float64.
+
+        A factor of zero drops a unit.
+        """
+        sums = []
+        for product, rows, parameter, own in zip(self._products, self._rows, self.parameters, factors, strict=True):
+            if product is not None:
+                sums.append(product.weighted_sum(own))
+            elif rows is None:
+                sums.append(torch.zeros_like(parameter, dtype=torch.float64, requires_grad=False))
+            else:
+                sums.append(row_sum(rows.flatten(1), own).view(parameter.shape))
+        return sums
 
     def contents(self) -> list[Tensor]:
         """All that the units' contributions are made of, units first: what must not depend on place and company."""
@@ -176,6 +191,3 @@ class Tape:
         self._uses = [0] * len(self.parameters)
         self._rows = [None] * len(self.parameters)
         self._products = [None] * len(self.parameters)
-
-    def _zeros(self) -> Tensor:
-        return self._anchor.new_zeros(self.units, dtype=torch.float64)

@@ -10,18 +10,18 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.randomness import derive_seed
 from veilset.dpsgd.clipping import ClippedGradients
 from veilset.dpsgd.linear_head import LinearHeadGradients
-from veilset.dpsgd.passes import Loss
+from veilset.dpsgd.passes import Loss, cross_entropy
 from veilset.dpsgd.settings import PrivateTraining
 from veilset.privacy.events import Event
+from veilset.privacy.rows import rows_of
 from veilset.privacy.session import ClippedSum, GradientSteps, PerImage
-from veilset.privacy.shapes import in_fixed_batches
+from veilset.privacy.shapes import fixed_batches
 from veilset.privacy.vault import PublicFacts
 from veilset.training.augment import augment, augment_width
 from veilset.training.settings import WeightAverage
@@ -116,11 +116,6 @@ def _as_they_are(rows: Tensor) -> Tensor:
     return rows
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """One loss for each row."""
-    return functional.cross_entropy(outputs, targets, reduction="none")
-
-
 class _Descent:
     """The weights and what follows them: an optimizer and an average. All of it follows from noisy sums."""
 
@@ -201,7 +196,8 @@ def _clipper(gradients: Gradients, training: PrivateTraining, prepare: Prepare) 
         return inputs.view(len(images), training.copies, *inputs.shape[1:])
 
     def clip(images: Tensor, labels: Tensor, *numbers: Tensor) -> Sequence[Tensor]:
-        inputs = in_fixed_batches(inputs_of, (images, *numbers), _PREPARED_AT_ONCE).flatten(0, 1)
+        batches = fixed_batches((images, *numbers), _PREPARED_AT_ONCE, at_least_one=True)
+        inputs = torch.cat([inputs_of(*batch)[:real] for batch, real in batches]).flatten(0, 1)
         targets = labels.repeat_interleave(training.copies, dim=0)
         return gradients.sum(inputs.to(device), targets.to(device))
 
@@ -216,7 +212,7 @@ def _try_on_random_images(
     images = torch.randint(0, 256, (rows, *facts.shape), dtype=torch.uint8)
     labels = torch.arange(rows) % facts.classes
     with torch.no_grad():
-        inputs = prepare(images if features is None else features(images, labels))
+        inputs = prepare(images if features is None else rows_of(features, images, labels))
     gradients.check(inputs.to(device), labels.to(device))
     return tuple(inputs.shape[1:])
 

@@ -122,7 +122,10 @@ class NoiseSource:
         return out
 
     def release(self, total: "torch.Tensor", claim: "Claim") -> "torch.Tensor":
-        """An exact sum in grid steps as it may leave: noise is added, low bits are rounded away. The only way out."""
+        """An exact sum in grid steps as it may leave: noise is added, low bits are rounded away.
+
+        `processes.release_to_all` alone asks for it.
+        """
         import torch
 
         spread = claim.noise_multiplier * claim.sensitivity / claim.step  # the standard deviation in grid steps
@@ -175,11 +178,10 @@ class GridSum:
         `sensitivity` is how far one unit may move each of `parts` equal parts of the sum, each paid for on its own;
         the clip norm unless said.
         """
-        from veilset.privacy.processes import add_over_processes, from_first
+        from veilset.privacy.processes import release_to_all
 
-        add_over_processes(self._total)
         sensitivity = self._clip_norm if sensitivity is None else sensitivity
         claim = Claim(
             step=self._step, sensitivity=sensitivity, noise_multiplier=noise_multiplier, parts=parts, event=event
         )
-        return from_first(noise.release(self._total, claim))
+        return release_to_all(self._total, claim, noise)

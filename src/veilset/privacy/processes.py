@@ -17,6 +17,7 @@ from torch import distributed as dist
 from veilset.core.errors import VeilsetError
 from veilset.privacy.events import Event
 from veilset.privacy.ledger import Ledger, Line
+from veilset.privacy.noise import Claim, NoiseSource
 
 
 def join_if_launched(device: str = "cpu") -> None:
@@ -39,11 +40,15 @@ def rank_and_size() -> tuple[int, int]:
     return 0, 1
 
 
-def add_over_processes(total: torch.Tensor) -> torch.Tensor:
-    """The sum of `total` over all processes. Integers add exactly."""
+def release_to_all(total: torch.Tensor, claim: Claim, noise: NoiseSource) -> torch.Tensor:
+    """An exact sum in grid steps, of this process's units, as the noisy sum over all of them that every process gets.
+
+    The one door through which sums leave: what the processes hold is added, as integers and so exactly, and the noise
+    is that of rank 0.
+    """
     if rank_and_size()[1] > 1:
         dist.all_reduce(total)
-    return total
+    return from_first(noise.release(total, claim))
 
 
 def from_first(value: torch.Tensor) -> torch.Tensor:

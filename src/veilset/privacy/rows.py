@@ -12,18 +12,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from veilset.core.errors import InputError, VeilsetError
-from veilset.core.settings import CLIP_NORM
-from veilset.privacy.shapes import in_fixed_batches
+from veilset.core.errors import VeilsetError
+from veilset.privacy.shapes import fixed_batches
 from veilset.privacy.vault import PublicFacts
 
 PerImage = Callable[[Tensor, Tensor], Tensor]
 """uint8 images (b, H, W, C) and labels (b,) -> one row of numbers per image (b, d)."""
 
 BATCH = 256  # images of one call
-SMALLEST_CLIP, LARGEST_CLIP = CLIP_NORM["least"], CLIP_NORM["most"]
 LARGEST_NUMBER = 1e150  # of a row; its square and sums of squares are finite
 _UNIT_ROUNDOFF = 2.0**-53
+
+
+def rows_of(per_image: PerImage, images: Tensor, labels: Tensor) -> Tensor:
+    """What `per_image` says of these images, one row for each. Every call of such a function is made here."""
+    rows = per_image(images, labels)
+    if rows.ndim != 2 or len(rows) != len(images):
+        raise VeilsetError(
+            f"Expected one row of numbers per image, got the shape {tuple(rows.shape)} for {len(images)} images."
+        )
+    return rows
 
 
 def alone(per_image: PerImage, facts: PublicFacts, batch: int = BATCH) -> tuple[PerImage, int]:
@@ -39,7 +47,8 @@ def alone(per_image: PerImage, facts: PublicFacts, batch: int = BATCH) -> tuple[
         width = require_alone(per_image, facts)
 
     def in_one_shape(images: Tensor, labels: Tensor) -> Tensor:
-        return in_fixed_batches(per_image, (images, labels), size)
+        batches = fixed_batches((images, labels), size, at_least_one=True)
+        return torch.cat([rows_of(per_image, *batch)[:real] for batch, real in batches])
 
     return in_one_shape, width
 
@@ -48,21 +57,13 @@ def require_alone(per_image: PerImage, facts: PublicFacts) -> int:
     """The width of `per_image`, which must give an image the same numbers, up to rounding, alone and beside others."""
     images, labels = _random_images(3, facts)
     with torch.no_grad():
-        together = _rows(per_image, images, labels)
-        single = torch.cat([per_image(images[i : i + 1], labels[i : i + 1]) for i in range(3)])
+        together = rows_of(per_image, images, labels)
+        single = torch.cat([rows_of(per_image, images[i : i + 1], labels[i : i + 1]) for i in range(3)])
     if not torch.allclose(together.double(), single.double(), rtol=1e-3, atol=1e-4 * float(together.abs().max())):
         raise VeilsetError(
             "A row changes with the other images of its batch, so clipping bounds nothing. Treat images alone."
         )
     return together.shape[1]
-
-
-def require_clip_norm(clip_norm: float, of: str) -> None:
-    """Refuse a clip norm whose squares could vanish or overflow."""
-    if not SMALLEST_CLIP <= clip_norm <= LARGEST_CLIP:
-        raise InputError(
-            f"Expected clip_norm > 0, from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, got {clip_norm} for {of}."
-        )
 
 
 def below(norm_bound: float, numbers: int) -> float:
@@ -78,6 +79,17 @@ def below(norm_bound: float, numbers: int) -> float:
     return norm_bound * (1 - (numbers + 16) * _UNIT_ROUNDOFF)
 
 
+def clipped(vectors: Tensor, owners: Tensor, clip_norm: float, *, numbers: int) -> Tensor:
+    """Float64 vectors (n, d), those of one owner scaled together so that their norm is at most `clip_norm`.
+
+    An owner has at most `numbers` numbers in all of its vectors.
+    """
+    squares = torch.zeros(int(owners.max()) + 1, dtype=vectors.dtype)
+    squares.index_add_(0, owners, squared_lengths(vectors))
+    scale = below(clip_norm, numbers) / squares.sqrt().clamp(min=clip_norm)
+    return vectors * scale[owners, None]
+
+
 def squared_lengths(vectors: Tensor) -> Tensor:
     """The sum of the squares of each row of float64 vectors.
 
@@ -86,26 +98,17 @@ def squared_lengths(vectors: Tensor) -> Tensor:
     return torch.from_numpy(np.add.reduce(np.ascontiguousarray(vectors.square().numpy()), axis=1))
 
 
-def _rows(per_image: PerImage, images: Tensor, labels: Tensor) -> Tensor:
-    rows = per_image(images, labels)
-    if rows.ndim != 2 or len(rows) != len(images):
-        raise VeilsetError(
-            f"Expected one row of numbers per image, got the shape {tuple(rows.shape)} for {len(images)} images."
-        )
-    return rows
-
-
 @torch.no_grad()
 def _width_if_alone(per_image: PerImage, facts: PublicFacts, size: int) -> int | None:
     """The width of the rows, if images get the same bits elsewhere in a batch of `size`, and beside others."""
     images, labels = _random_images(size, facts)
-    rows = _rows(per_image, images, labels)
+    rows = rows_of(per_image, images, labels)
     turn = size // 2 + 1
-    turned = per_image(images.roll(turn, 0), labels.roll(turn, 0)).roll(-turn, 0)
+    turned = rows_of(per_image, images.roll(turn, 0), labels.roll(turn, 0)).roll(-turn, 0)
     order = torch.randperm(size, generator=torch.Generator().manual_seed(1))
     mixed, beside = images[order], torch.arange(size) % 2 == 0
     mixed[beside] = 0
-    elsewhere = per_image(mixed, labels[order])
+    elsewhere = rows_of(per_image, mixed, labels[order])
     same = _equal(rows, turned) and _equal(rows[order][~beside], elsewhere[~beside])
     return rows.shape[1] if same else None
 

@@ -31,11 +31,11 @@ def poisson_sample(rows: UnitRows, units: Units, sampling_rate: float, noise: No
     return units[noise.coins(len(units), sampling_rate, owners_of(rows, units))]
 
 
-def one_row_each(rows: UnitRows, units: Units, noise: NoiseSource) -> Rows:
-    """One uniformly drawn row of every unit."""
-    first, last = rows.starts[units], rows.starts[units + 1]
-    picked: Rows = rows.members[first + noise.choices(last - first, owners_of(rows, units))]
-    return picked
+def poisson_rows(rows: UnitRows, units: Units, sampling_rate: float, noise: NoiseSource) -> tuple[Units, Rows]:
+    """A Poisson sample of `units`, and one uniformly drawn row of each sampled unit."""
+    sampled = poisson_sample(rows, units, sampling_rate, noise)
+    first, last = rows.starts[sampled], rows.starts[sampled + 1]
+    return sampled, rows.members[first + noise.choices(last - first, owners_of(rows, sampled))]
 
 
 def shard_of_each(rows: UnitRows, shards: int, key: bytes) -> NDArray[np.int64]:

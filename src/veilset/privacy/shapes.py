@@ -18,16 +18,18 @@ def filled(rows: Tensor, size: int) -> Tensor:
     return whole
 
 
-def fixed_batches(sides: tuple[Tensor, ...], size: int) -> Iterator[tuple[tuple[Tensor, ...], int]]:
-    """Batches of exactly `size` rows of tensors that belong together, and how many of the rows are real."""
-    for start in range(0, len(sides[0]), size):
+def fixed_batches(
+    sides: tuple[Tensor, ...], size: int, *, at_least_one: bool = False
+) -> Iterator[tuple[tuple[Tensor, ...], int]]:
+    """Batches of exactly `size` rows of tensors that belong together, and how many of the rows are real.
+
+    Of no rows at all there is no batch or, where somebody needs the shape of a result, one of zeros.
+    """
+    for start in range(0, max(len(sides[0]), int(at_least_one)), size):
         parts = tuple(side[start : start + size] for side in sides)
         yield tuple(filled(part, size) for part in parts), len(parts[0])
 
 
 def in_fixed_batches(function: Callable[..., Tensor], sides: tuple[Tensor, ...], size: int) -> Tensor:
     """`function` of all rows, `size` at a time; of no rows at all, an empty result of the right shape."""
-    parts = [function(*batch)[:real] for batch, real in fixed_batches(sides, size)]
-    if not parts:
-        return function(*(filled(side, size) for side in sides))[:0]
-    return torch.cat(parts)
+    return torch.cat([function(*batch)[:real] for batch, real in fixed_batches(sides, size, at_least_one=True)])

@@ -14,7 +14,7 @@ import torch
 from veilset.core.errors import BudgetError, InputError
 from veilset.core.files import write_whole
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.processes import RunLedger, bytes_from_first, rank_and_size
+from veilset.privacy.processes import RunLedger, bytes_from_first
 
 Place = tuple[str | None, int | None]
 """A partition and the number of one of its shards; None and None for the whole vault."""
@@ -27,8 +27,9 @@ class Spending:
     that was spent on the whole vault would touch all units and be accounted as if it touched few.
     """
 
-    def __init__(self, plan: Plan, ledger: RunLedger, workspace: Path | None) -> None:
+    def __init__(self, plan: Plan, ledger: RunLedger, workspace: Path | None, *, keeps: bool = True) -> None:
         self.ledger = ledger
+        self._keeps = keeps  # of several processes one writes to the workspace
         self.unspent = list(plan.own)
         self._workspace = workspace
         self._earlier = [
@@ -67,33 +68,32 @@ class Spending:
             )
         if not sampled:
             require_all_units(event)
-        earlier = self._take(event)
-        if earlier is None:
-            self._current = self.ledger.spend(event)
+        line, is_new = self._spend(event)
+        if is_new:
+            self._current = line
             return None
-        kept = self._place(earlier)
+        kept = self._place(line)
         if kept is None or not kept.exists():
             raise BudgetError(
                 f"The run was stopped while it read the data for {event.label!r}, and that share is spent. "
                 "Start a new run; it needs a new share of the budget."
             )
-        content = self._unsealed(kept, kept.read_bytes(), self._hash_of(earlier))
+        content = self._unsealed(kept, kept.read_bytes(), self._hash_of(line))
         return torch.from_numpy(np.load(BytesIO(content), allow_pickle=False))
 
-    def pay_steps(self, event: Event) -> None:
-        """Spend an event of any count, whose steps are leased one chunk after another."""
-        if self._take(event) is None:
-            self.ledger.spend(event)
+    def pay_steps(self, event: Event) -> int:
+        """Spend an event of any count, whose steps are leased one chunk after another.
 
-    def leased(self, event: Event) -> int:
-        """How many steps of `event` were begun in earlier parts of this run."""
+        Returns how many of them were begun in earlier parts of this run.
+        """
+        self._spend(event)
         leases = [line["body"] for line in self.ledger.lines if line["kind"] == "lease"]
         return sum(int(b["steps"]) for b in leases if (b["label"], b["shard"]) == (event.label, event.shard))
 
     def keep_state(self, event: Event, state: Mapping[str, Any]) -> None:
         """Store what a resumed run goes on from between the steps of `event`."""
         place = self._place_of_steps(event)
-        if place is not None and rank_and_size()[0] == 0:
+        if place is not None and self._keeps:
             content = BytesIO()
             torch.save({"state": dict(state)}, content)
             write_whole(place, self._sealed(content.getvalue(), place.name))
@@ -101,7 +101,7 @@ class Spending:
     def kept_state(self, event: Event) -> dict[str, Any] | None:
         """The last state that an earlier part of this run kept; every process gets that of rank 0."""
         place = self._place_of_steps(event)
-        here = place is not None and place.exists() and rank_and_size()[0] == 0
+        here = place is not None and place.exists() and self._keeps
         content = bytes_from_first(place.read_bytes() if here and place is not None else b"")
         if not content:
             return None
@@ -115,7 +115,7 @@ class Spending:
     def keep(self, result: torch.Tensor) -> torch.Tensor:
         """Store a paid result for a resumed run."""
         place = self._place(self._current)
-        if place is not None and rank_and_size()[0] == 0:
+        if place is not None and self._keeps:
             content = BytesIO()
             np.save(content, result.numpy(), allow_pickle=False)
             write_whole(place, self._sealed(content.getvalue(), self._hash_of(self._current)))
@@ -136,14 +136,15 @@ class Spending:
                 "No data was read."
             )
 
-    def _take(self, event: Event) -> int | None:
+    def _spend(self, event: Event) -> tuple[int, bool]:
+        """The ledger's line that pays for `event`, and whether it is new: an earlier part of this run may have paid."""
         self.require(event)
         self.unspent.remove(event)
         for position, (paid, sequence) in enumerate(self._earlier):
             if paid == event:
                 del self._earlier[position]
-                return sequence
-        return None
+                return sequence, False
+        return self.ledger.spend(event), True
 
     def _hash_of(self, sequence: int) -> str:
         return str(self.ledger.lines[sequence].get("hash", sequence))

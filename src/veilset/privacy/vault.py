@@ -75,9 +75,17 @@ class UnitRows:
         """The row numbers of one unit."""
         return self.members[self.starts[unit] : self.starts[unit + 1]]
 
+    def of_all(self, units: NDArray[np.int64]) -> Rows:
+        """The row numbers of these units, one unit after the other."""
+        return np.concatenate([np.zeros(0, dtype=np.int64), *(self.of(unit) for unit in units)])
+
     def read(self, rows: Rows) -> tuple[Images, Labels]:
         """Images and labels of these rows."""
         return self.records.read(rows), self.records.labels[rows]
+
+    def read_units(self, units: NDArray[np.int64]) -> tuple[Images, Labels]:
+        """Images and labels of these units, one unit after the other."""
+        return self.read(self.of_all(units))
 
     def own_ids(self) -> list[bytes]:
         """A stable id for each unit that depends on nothing but that unit."""

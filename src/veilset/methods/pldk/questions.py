@@ -12,7 +12,8 @@ from torch.nn import functional
 from veilset.core.errors import VeilsetError
 from veilset.dpsgd.clipping import ClippedGradients
 from veilset.dpsgd.exact import block_sum
-from veilset.dpsgd.trainer import cross_entropy, to_inputs
+from veilset.dpsgd.passes import cross_entropy
+from veilset.dpsgd.trainer import to_inputs
 from veilset.privacy.session import ClippedSum
 from veilset.privacy.shapes import in_fixed_batches
 from veilset.training.augment import AugmentConfig, augment

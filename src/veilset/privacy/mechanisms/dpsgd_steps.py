@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from veilset.core.errors import BudgetError, InputError
+from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
+from veilset.core.settings import require_clip_norm
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
-from veilset.privacy.mechanisms.resuming import Training, resumed, taken
+from veilset.privacy.mechanisms.resuming import Training
 from veilset.privacy.noise import GRID_BITS, Claim
-from veilset.privacy.processes import add_over_processes, from_first, rank_and_size
-from veilset.privacy.rows import PerImage, alone, require_clip_norm
-from veilset.privacy.sampling import Units, one_row_each, owners_of, poisson_sample
+from veilset.privacy.processes import release_to_all
+from veilset.privacy.rows import PerImage, alone
+from veilset.privacy.sampling import Units, owners_of, poisson_rows
 
 ClippedSum = Callable[..., Sequence[torch.Tensor]]
 """uint8 images (b, H, W, C) or feature rows, and labels (b,) -> sums in which each counts at most the clip norm.
@@ -48,21 +49,23 @@ class GradientSteps:
                 "Use a smaller batch."
             )
         self._features = None if features is None else alone(features, opened.facts)[0]
-        opened.spending.pay_steps(event)
+        begun = opened.spending.pay_steps(event)
         self.event = event
         self.clip_norm = clip_norm
         self.lease_size = 50
-        self.steps_left = max(0, event.count - opened.spending.leased(event))
+        self.steps_left = max(0, event.count - begun)
         self._left_in_lease = 0
         self._rows, self._spending = opened.rows, opened.spending
         self._noise, self._progress = opened.noise, opened.progress
-        rank, size = rank_and_size()
-        self._own: Units = opened.units[rank::size]
+        self._own: Units = opened.own_units
         self._cache: tuple[torch.Tensor, np.ndarray] | None = None
 
     def resume(self, training: Training) -> bool:
         """Load the last state that an earlier part of this run kept; False where there is none."""
-        return resumed(self.kept(), training)
+        state = self.kept()
+        if state is not None:
+            training.load(state)
+        return state is not None
 
     def each(self, training: Training, progress: Progress, name: str) -> Iterator[int]:
         """The number of every step that is still to take, counted from 0 over the whole event; the caller takes it.
@@ -74,7 +77,11 @@ class GradientSteps:
             while self.steps_left:
                 left = self.steps_left
                 yield self.event.count - left
-                taken(left - self.steps_left, self.event.label)
+                taken = left - self.steps_left
+                if taken != 1:
+                    raise VeilsetError(
+                        f"Expected one step of {self.event.label!r} in each turn of its loop, got {taken}. Report this."
+                    )
                 if self.lease_used_up:
                     self.keep(training.state())
                 task.advance()
@@ -91,18 +98,18 @@ class GradientSteps:
             self._spending.ledger.lease(self.event, self._left_in_lease)
         self._left_in_lease -= 1
         self.steps_left -= 1
-        sampled = poisson_sample(self._rows, self._own, self.event.sampling_rate, self._noise)
-        batch = self._read(one_row_each(self._rows, sampled, self._noise))
+        sampled, rows = poisson_rows(self._rows, self._own, self.event.sampling_rate, self._noise)
+        batch = self._read(rows)
         if draws:
             batch += (self._noise.uniforms(len(sampled), draws, owners_of(self._rows, sampled)),)
         sums = clipped_sum(*batch)
         total = torch.cat([part.detach().flatten().double().cpu() for part in sums])
         step = self.clip_norm * 2.0**-GRID_BITS
         # What is not finite is an error of the callback's, but to say so would tell of private rows.
-        whole = add_over_processes(torch.nan_to_num(total / step, 0.0, 0.0, 0.0).round_().to(torch.int64))
+        whole = torch.nan_to_num(total / step, 0.0, 0.0, 0.0).round_().to(torch.int64)
         multiplier = self.event.noise_multiplier
         claim = Claim(step=step, sensitivity=self.clip_norm, noise_multiplier=multiplier, event=self.event)
-        noisy = from_first(self._noise.release(whole, claim)).float()
+        noisy = release_to_all(whole, claim, self._noise).float()
         pieces = torch.split(noisy, [part.numel() for part in sums])
         return [piece.view(part.shape).to(part.device) for piece, part in zip(pieces, sums, strict=True)]
 
@@ -134,7 +141,7 @@ class GradientSteps:
         They never leave this object but in a batch.
         """
         total = len(self._rows.records.labels)
-        own = np.concatenate([self._rows.of(unit) for unit in self._own] or [np.zeros(0, dtype=np.int64)])
+        own = self._rows.of_all(self._own)
         places = np.full(total, -1)
         places[own] = np.arange(len(own))
         if not len(own):  # an empty shard looks like any other: no rows of the right width

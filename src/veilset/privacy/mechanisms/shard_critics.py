@@ -21,13 +21,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.core.progress import Progress
 from veilset.core.records import Rows
+from veilset.core.settings import require_clip_norm
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
-from veilset.privacy.mechanisms.resuming import Training, resumed, taken
+from veilset.privacy.mechanisms.resuming import Training
 from veilset.privacy.mechanisms.shard_rows import ShardRows
 from veilset.privacy.noise import GridSum, NoiseSource
-from veilset.privacy.processes import rank_and_size
-from veilset.privacy.rows import PerImage, below, require_alone, require_clip_norm
+from veilset.privacy.rows import PerImage, below, require_alone, rows_of
 from veilset.privacy.sampling import rows_of_shards
 from veilset.privacy.spending import Spending, require_all_units
 
@@ -95,9 +95,9 @@ class Critics:
         self._noise, self._progress = opened.noise, opened.progress
         self._shards: ShardRows | None = None
         self._state: State = {}
-        for event, spending in zip(self.events, _spendings(self.events, critics, opened.spending), strict=True):
-            spending.pay_steps(event)
-        self._begun = sum(self._spending.leased(event) for event in self.events)
+        self._rank, self._size = opened.rank, opened.size
+        spendings = _spendings(self.events, critics, opened.spending)
+        self._begun = sum(own.pay_steps(event) for event, own in zip(self.events, spendings, strict=True))
 
     @property
     def together(self) -> bool:
@@ -125,7 +125,10 @@ class Critics:
 
     def resume(self, training: Training) -> bool:
         """Load the last state that an earlier part of this run kept; False where there is none."""
-        return resumed(self.kept(), training)
+        state = self.kept()
+        if state is not None:
+            training.load(state)
+        return state is not None
 
     def each(self, training: Training, progress: Progress, name: str, *, keep_every: int) -> Iterator[int]:
         """The number of every step that is still to take, counted from 0 over all events; the caller takes it.
@@ -137,7 +140,12 @@ class Critics:
             while self.steps_left:
                 number = self._begun
                 yield number
-                taken(self._begun - number, self.events[0].label)
+                taken = self._begun - number
+                if taken != 1:
+                    label = self.events[0].label
+                    raise VeilsetError(
+                        f"Expected one step of {label!r} in each turn of its loop, got {taken}. Report this."
+                    )
                 task.advance()
                 if (self._begun - first) % keep_every == 0:
                     self.keep(training.state())
@@ -157,7 +165,7 @@ class Critics:
 
     def _exact_sum(self, query: Query, shard: int | None) -> GridSum:
         """The sum of the clipped answers of all critics, or of the one whose turn it is."""
-        rank, size = rank_and_size()
+        rank, size = self._rank, self._size
         own = range(rank, self.critics, size)
         if self._shards is None:
             self._shards = self._read_shards(own)
@@ -198,7 +206,7 @@ class Critics:
         key = f"{self._spending.ledger.header.get('seed')}/critics".encode()[:64]
         members = rows_of_shards(self._rows, self.critics, key)
         black = torch.zeros(1, *self._facts.shape, dtype=torch.uint8)
-        width = self._features(black, torch.zeros(1, dtype=torch.int64)).shape[1]
+        width = rows_of(self._features, black, torch.zeros(1, dtype=torch.int64)).shape[1]
         shards = []
         # How many images a shard holds is private; how many shards there are is not.
         with self._progress.task("features for the critics", len(own)) as task:
@@ -212,7 +220,7 @@ class Critics:
         parts, labels = [torch.zeros(0, width)], torch.from_numpy(self._rows.records.labels[rows])
         for start in range(0, len(rows), _READ_AT_ONCE):
             images, classes = (torch.from_numpy(side) for side in self._rows.read(rows[start : start + _READ_AT_ONCE]))
-            parts.append(self._features(images, classes).float())
+            parts.append(rows_of(self._features, images, classes).float())
         return torch.cat(parts), labels
 
 

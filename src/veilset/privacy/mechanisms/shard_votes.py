@@ -21,11 +21,11 @@ from torch import Tensor
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.randomness import derive_seed
 from veilset.core.records import Rows
+from veilset.core.settings import require_clip_norm
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
 from veilset.privacy.noise import GridSum
-from veilset.privacy.processes import rank_and_size
-from veilset.privacy.rows import PerImage, below, require_alone, require_clip_norm
+from veilset.privacy.rows import PerImage, below, require_alone, rows_of
 from veilset.privacy.sampling import rows_of_shards
 
 TrainShard = Callable[[Tensor, Tensor], Any]
@@ -60,6 +60,7 @@ class Ensemble:
         self._train, self._features = train, features
         self._rows, self._spending = opened.rows, opened.spending
         self._noise, self._progress = opened.noise, opened.progress
+        self._rank, self._size = opened.rank, opened.size
         self._models: list[Any] | None = None
 
     def votes(self, answer: Answer, event: Event, *, classes: int) -> Tensor:
@@ -86,7 +87,7 @@ class Ensemble:
         kept = self._spending.pay(event, sums=queries)
         if kept is not None:
             return kept
-        if rank_and_size()[1] > 1:
+        if self._size > 1:
             raise InputError("The agreement of teachers needs all of them in one process. Run it without torchrun.")
         counts = torch.zeros(queries, classes, dtype=torch.float64)
         for scores in self._answers(answer, (queries, classes)):
@@ -160,7 +161,7 @@ class Ensemble:
 
     def _train_all(self) -> list[Any]:
         """One model for each shard with a unit in it; under torchrun each process trains and asks its own share."""
-        rank, size = rank_and_size()
+        rank, size = self._rank, self._size
         # Public and fixed before any record is read; the same seed gives the same shards.
         seed = self._spending.ledger.header.get("seed")
         shards = rows_of_shards(self._rows, self.teachers, f"{seed}/ensemble".encode()[:64])
@@ -181,5 +182,5 @@ class Ensemble:
         parts, labels = [], torch.from_numpy(self._rows.records.labels[rows])
         for start in range(0, len(rows), _READ_AT_ONCE):
             images, own = self._rows.read(rows[start : start + _READ_AT_ONCE])
-            parts.append(self._features(torch.from_numpy(images), torch.from_numpy(own)))
+            parts.append(rows_of(self._features, torch.from_numpy(images), torch.from_numpy(own)))
         return torch.cat(parts), labels

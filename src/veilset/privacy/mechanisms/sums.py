@@ -11,11 +11,11 @@ from torch import Tensor
 
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT
+from veilset.core.settings import require_clip_norm
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
 from veilset.privacy.noise import GridSum
-from veilset.privacy.processes import rank_and_size
-from veilset.privacy.rows import LARGEST_NUMBER, PerImage, alone, below, require_clip_norm, squared_lengths
+from veilset.privacy.rows import LARGEST_NUMBER, PerImage, alone, clipped
 from veilset.privacy.sampling import Units, poisson_sample
 from veilset.privacy.vault import UnitRows
 
@@ -34,18 +34,15 @@ def noisy_sum(
         return kept
     blocks = opened.facts.classes if by_class else 1
     total = GridSum(blocks, width, clip_norm)
-    rank, size = rank_and_size()
-    units = poisson_sample(opened.rows, opened.units[rank::size], event.sampling_rate, opened.noise)
+    units = poisson_sample(opened.rows, opened.own_units, event.sampling_rate, opened.noise)
     # How many units a sample or a shard holds is private, so only a full sum shows its progress.
     progress = opened.progress if event.sampling_rate == 1.0 and event.shard is None else SILENT
     with progress.task(event.label, opened.facts.units) as task, torch.no_grad():
-        for members, rows, count in _unit_batches(opened.rows, units, batch):
-            images, labels = (torch.from_numpy(side) for side in opened.rows.read(rows))
+        for members, images, labels, count in _unit_batches(opened.rows, units, batch):
             values = row_of(images, labels).double()
             vectors, owners, places = _unit_vectors(values, members, labels if by_class else labels * 0, blocks)
-            scale = below(clip_norm, blocks * width) / _norms(vectors, owners).clamp(min=clip_norm)
-            total.add(vectors * scale[owners, None], places)
-            task.advance(count * size)
+            total.add(clipped(vectors, owners, clip_norm, numbers=blocks * width), places)
+            task.advance(count * opened.size)
     released = total.release(opened.noise, event.noise_multiplier, event=event)
     return opened.spending.keep(released if by_class else released[0])
 
@@ -87,17 +84,17 @@ class Edges:
         return float(self._bounds[int(reached[0]) + 1] if len(reached) else self._bounds[-1])
 
 
-def _unit_batches(rows: UnitRows, units: Units, batch: int) -> Iterator[tuple[Tensor, np.ndarray, int]]:
-    """Whole units, as many as `batch` images hold: the place of each image's unit, the rows, how many units."""
+def _unit_batches(rows: UnitRows, units: Units, batch: int) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
+    """Whole units, as many as `batch` images hold: the place of each image's unit, images, labels, how many units."""
     sizes = rows.starts[units + 1] - rows.starts[units]
     ends = np.cumsum(sizes)
     start = 0
     while start < len(units):
         done = ends[start - 1] if start else 0
         stop = max(start + 1, int(np.searchsorted(ends, done + batch, side="right")))
-        chosen = units[start:stop]
         members = np.repeat(np.arange(stop - start), sizes[start:stop])
-        yield torch.from_numpy(members), np.concatenate([rows.of(unit) for unit in chosen]), stop - start
+        images, labels = rows.read_units(units[start:stop])
+        yield torch.from_numpy(members), torch.from_numpy(images), torch.from_numpy(labels), stop - start
         start = stop
 
 
@@ -115,10 +112,3 @@ def _unit_vectors(values: Tensor, members: Tensor, labels: Tensor, blocks: int) 
     vectors = torch.zeros(len(pairs), values.shape[1], dtype=values.dtype)
     vectors.index_add_(0, position, values / sizes[members, None])
     return vectors, pairs // blocks, pairs % blocks
-
-
-def _norms(vectors: Tensor, owners: Tensor) -> Tensor:
-    """The L2 norm of each unit over all of its vectors."""
-    squares = torch.zeros(int(owners.max()) + 1, dtype=vectors.dtype)
-    squares.index_add_(0, owners, squared_lengths(vectors))
-    return squares.sqrt()
