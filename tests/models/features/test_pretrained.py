@@ -43,7 +43,7 @@ def test_known_shapes(name, images):
     assert [tuple(maps.shape) for maps in features.maps(images)] == expected
     assert features.pooled(images).shape == (5, 1280)
     assert features(images).shape == (5, features.width)
-    assert features.parts == (1280, 4 * 1280)
+    assert features.parts == (1280, 16 * channels[2])
     assert (features.name, features.side, features.sha256) == (name, 64, weights.PUBLISHED[name].sha256)
     assert features(images[:0]).shape == (0, features.width)
 
@@ -218,7 +218,7 @@ def test_own_backbones(here, images):
     features = load_own(f"{here}:own_maps", side=SIDE)
     assert features.name == "users_module:own_maps"
     assert [tuple(maps.shape) for maps in features.maps(images)] == [(5, 6, 15, 15)]
-    assert features.parts == (6, 24)
+    assert features.parts == (6, 6 * 16)
     assert features.state_dict() == {}
     assert features.sha256 == load_own(f"{here}:own_maps", side=SIDE).sha256
     pixels = images.clone().requires_grad_()

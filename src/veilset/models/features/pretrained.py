@@ -27,8 +27,10 @@ SMALLEST_SIDE, LARGEST_SIDE = 32, 1024
 _MEAN, _DEVIATION = 0.498, 0.502
 # Maps of so few images stay in the processor's cache: measured five times as fast as 256 at once.
 _AT_ONCE = 16
-# A row keeps the deepest maps on a grid of this side beside their mean, because a mean forgets positions.
-_GRID = 2
+# Beside the mean of the deepest maps, which forgets positions, a row has maps on a grid of this side at most.
+_GRID = 4
+# Which maps of EfficientNet-Lite these are: those at a sixteenth of the side know parts of things, not yet classes.
+_MIDDLE = 2
 # Mean and deviation of the three colours that networks of other libraries were trained with.
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -43,7 +45,7 @@ class LiteFeatures(Features):
         network = fused(published_network(name)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network: EfficientNetLite = network
         frozen(network)
-        self.parts = _parts_of(self._deepest(torch.zeros(1, 3, side, side)))
+        self.parts = tuple(part.shape[1] for part in self._parts(torch.zeros(1, 3, side, side)))
 
     def maps(self, images: Tensor) -> list[Tensor]:
         """Maps at a quarter, an eighth, a sixteenth and a thirty-second of the side."""
@@ -52,14 +54,15 @@ class LiteFeatures(Features):
 
     def pooled(self, images: Tensor) -> Tensor:
         """The 1,280 numbers that the published classifier reads."""
-        return torch.cat([self._deepest(part).mean(dim=(2, 3)) for part in torch.split(images, _AT_ONCE)])
+        return torch.cat([self._parts(part)[0] for part in torch.split(images, _AT_ONCE)])
 
     def forward(self, images: Tensor) -> Tensor:
-        """The pooled numbers, and the deepest maps on a coarse grid."""
-        return torch.cat([_row_of(self._deepest(part)) for part in torch.split(images, _AT_ONCE)])
+        """The pooled numbers, and the maps at a sixteenth of the side on a coarse grid."""
+        return torch.cat([torch.cat(self._parts(part), dim=1) for part in torch.split(images, _AT_ONCE)])
 
-    def _deepest(self, images: Tensor) -> Tensor:
-        return self.network.maps(self._prepared(images))[-1]
+    def _parts(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        maps = self.network.maps(self._prepared(images))
+        return maps[-1].mean(dim=(2, 3)), _on_grid(maps[_MIDDLE])
 
     def _prepared(self, images: Tensor) -> Tensor:
         return prepared(images, self.side)
@@ -83,7 +86,7 @@ class OwnFeatures(Features):
                 f"BatchNorm at {training[0]!r} of {name} is in training mode, so rows would mix. Call .eval() on it."
             )
         self.network = frozen(network)
-        self.parts = _parts_of(self._tried(channels))
+        self.parts = tuple(part.shape[1] for part in self._parts(self._tried(channels)))
 
     def maps(self, images: Tensor) -> list[Tensor]:
         """What the network returns; vectors are maps of one pixel."""
@@ -92,7 +95,11 @@ class OwnFeatures(Features):
 
     def forward(self, images: Tensor) -> Tensor:
         """The pooled numbers and, where there are maps, these on a coarse grid."""
-        return torch.cat([_row_of(self.maps(part)[0]) for part in torch.split(images, _AT_ONCE)])
+        return torch.cat([torch.cat(self._parts(self.maps(part)[0]), dim=1) for part in torch.split(images, _AT_ONCE)])
+
+    def _parts(self, maps: Tensor) -> list[Tensor]:
+        pooled = maps.mean(dim=(2, 3))
+        return [pooled] if maps.shape[2:].numel() == 1 else [pooled, _on_grid(maps)]
 
     @torch.no_grad()
     def _tried(self, channels: int) -> Tensor:
@@ -209,16 +216,9 @@ def published_network(name: str) -> EfficientNetLite:
     return network
 
 
-def _row_of(maps: Tensor) -> Tensor:
-    pooled = maps.mean(dim=(2, 3))
-    if min(maps.shape[-2:]) < _GRID:
-        return pooled
-    return torch.cat([pooled, functional.adaptive_avg_pool2d(maps, _GRID).flatten(1)], dim=1)
-
-
-def _parts_of(maps: Tensor) -> tuple[int, ...]:
-    channels = maps.shape[1]
-    return (channels,) if min(maps.shape[-2:]) < _GRID else (channels, channels * _GRID**2)
+def _on_grid(maps: Tensor) -> Tensor:
+    height, width = (min(_GRID, side) for side in maps.shape[2:])
+    return functional.adaptive_avg_pool2d(maps, (height, width)).flatten(1)
 
 
 def _mixes_rows(module: nn.Module) -> bool:
