@@ -1,0 +1,133 @@
+"""Private Evolution from end to end: a student that saw nothing but the release, on real test images, with controls.
+
+    scripts/bench evolve [--data mnist] [--public fashion_mnist] [--epsilon 1] [--seed 0] [--validate] [--set KEY=VALUE]
+
+Beside the release's student stand two of the same recipe on as many public images (drawn patterns, where there are
+none): with random labels, and with the label of the released image that is nearest in the feature space. With
+--validate the method sees five sixths of the training images, students are scored on the rest and the test set is not
+read; settings were chosen that way. At most 12,000 public images are used, without those that are private, too.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from releases import DATA, DELTA, PICTURES, REPOSITORY, Line, load, measure_all, options  # isort: skip
+import torch
+
+from veilset.core.randomness import numpy_generator
+from veilset.core.records import Images, Labels
+from veilset.data.images import ImageSet
+from veilset.data.npz import read_npz
+from veilset.data.overlap import find_overlap
+from veilset.data.tensors import as_floats
+from veilset.evaluate.pictures import write_grid
+from veilset.evaluate.utility.students import evaluate_utility
+from veilset.methods.evolve.features import feature_space, features_of
+from veilset.methods.evolve.pool import pool_pictures
+from veilset.pipeline.job import Job
+from veilset.pipeline.run import run
+from veilset.privacy.vault import Vault
+from veilset.training.settings import TrainingConfig
+
+PUBLIC = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}
+PHOTOS = "tinyimagenet_32"
+MOST_PUBLIC = 12_000
+
+
+def public_images(name: str, private: ImageSet) -> ImageSet | None:
+    """Some images of a pack in the private shape, or None where no pack is named."""
+    if name == "none":
+        return None
+    records = read_npz(DATA / f"{name}.npz", "train")
+    rows = np.sort(numpy_generator(0, "public part").permutation(len(records))[:MOST_PUBLIC])
+    records = records.subset(rows)
+    if tuple(records.shape) != tuple(private.shape):
+        records = records.with_channels(private.shape[2]).resize(private.shape[0])
+    return records.subset(np.flatnonzero(~find_overlap(private, records)))
+
+
+def nearest_labels(images: Images, released: Images, labels: Labels) -> Labels:
+    """For each image the label of the released image nearest to it."""
+    pictures, made = (as_floats(torch.from_numpy(part)) for part in (images, released))
+    features = feature_space("wavelets", pictures, seed=0, device="cpu")
+    rows, targets = features_of(features, pictures, "cpu"), features_of(features, made, "cpu")
+    found = torch.cat([(part @ targets.T).argmax(dim=1) for part in torch.split(rows, 500)])
+    return np.asarray(labels[found.numpy()])
+
+
+def measure(name: str, epsilon: float, seed: int, asked: argparse.Namespace) -> Line:
+    """One release, its student and the controls."""
+    private, scored_on = load(name, asked.validate)
+    public_name = asked.public or PUBLIC.get(name, PHOTOS)
+    public = public_images(public_name, private)
+    settings = dict(pair.split("=", 1) for pair in asked.set)
+    # A seeded noise makes the measurement repeatable; a release made for others must not be.
+    job = Job(
+        method="evolve", epsilon=epsilon, delta=DELTA, preset=asked.preset, settings=settings,
+        samples=asked.samples, seed=seed, insecure_seed=seed,
+    )  # fmt: skip
+    clock, processor = time.perf_counter(), time.process_time()
+    vault = Vault(private)
+    with TemporaryDirectory() as folder:
+        checked = None if public is None else vault.check_public(public)
+        release = run(vault, job, workspace=Path(folder) / "run", public=checked)
+    spent = {"seconds": round(time.perf_counter() - clock), "cpu_seconds": round(time.process_time() - processor)}
+    if name in PICTURES and public_name not in (PHOTOS,) and seed == 0 and not asked.validate:
+        picture = f"evolve-{PICTURES[name]}-from-{public_name.replace('_', '-')}-eps{epsilon:g}.png"
+        write_grid(REPOSITORY / "docs" / "images" / picture, release.images, release.labels)
+    classes = vault.facts.classes
+
+    def score(images: Images, labels: Labels, soft: "np.ndarray | None" = None) -> float:
+        result = evaluate_utility(
+            images, labels, soft, classes, scored_on,
+            seeds=1, first_seed=seed, config=TrainingConfig(epochs=asked.student_epochs or "auto"),
+        )  # fmt: skip
+        return round(100 * result.accuracy, 2)
+
+    accuracy = score(release.images, release.labels, release.soft_labels)
+    controls = {}
+    if asked.controls:
+        shown = pool_pictures(public, private.shape, min(asked.samples, MOST_PUBLIC), seed).numpy()
+        random = numpy_generator(seed, "control").integers(0, classes, len(shown))
+        controls["public images, random labels"] = score(shown, random)
+        controls["public images, label of the nearest released image"] = score(
+            shown, nearest_labels(shown, release.images, release.labels)
+        )
+    return {
+        "benchmark": "evolve",
+        "data": name,
+        "public": public_name,
+        "accuracy": accuracy,
+        "controls": controls,
+        "scored_on": "a sixth of train" if asked.validate else "test",
+        "epsilon": epsilon,
+        "delta": DELTA,
+        "seed": seed,
+        "preset": asked.preset,
+        "settings": settings,
+        "decided": release.certificate.settings,
+        "units": vault.facts.units,
+        "samples": len(release.images),
+        "student": "convnet",
+        "student_epochs": asked.student_epochs or "the recipe's",
+        "classes_as_evolved": round(float((release.labels == np.arange(len(release.labels)) % classes).mean()), 4),
+        "warnings": [text for text in release.certificate.warnings if "votes" in text],
+        **spent,
+    }
+
+
+def main() -> None:
+    """Measure what the options name and append one line each."""
+    parser = options(__doc__)
+    parser.add_argument("--public", help="a pack of public images, or none for drawn patterns")
+    parser.add_argument("--student-epochs", type=int, help="fewer than the recipe's, where a machine is busy")
+    parser.add_argument("--controls", action=argparse.BooleanOptionalAction, default=True)
+    measure_all(measure, parser.parse_args(), REPOSITORY / "benchmarks" / "results" / "evolve.jsonl")
+
+
+if __name__ == "__main__":
+    main()
