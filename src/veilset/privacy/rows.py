@@ -103,7 +103,7 @@ def _width_if_alone(per_image: PerImage, facts: PublicFacts, size: int) -> int |
     """The width of the rows, if images get the same bits elsewhere in a batch of `size`, and beside others."""
     images, labels = _random_images(size, facts)
     rows = rows_of(per_image, images, labels)
-    turn = size // 2 + 1
+    turn = size // 2 + 1 if size > 2 else 1  # two images change places
     turned = rows_of(per_image, images.roll(turn, 0), labels.roll(turn, 0)).roll(-turn, 0)
     order = torch.randperm(size, generator=torch.Generator().manual_seed(1))
     mixed, beside = images[order], torch.arange(size) % 2 == 0
