@@ -354,15 +354,3 @@ def test_the_size_of_a_shard_changes_no_other(open_session: OpenSession) -> None
     before, _ = visited(open_session, without(None, groups), "group")
     after, _ = visited(open_session, dataset(more, groups), "group")
     assert sum(first != second for first, second in zip(before, after, strict=True)) == 1
-
-
-def test_two_images_change_places_in_the_trial() -> None:
-    """A function that looks at the place in a batch of two is brought down to one image at a time."""
-
-    def by_place(images: Tensor, labels: Tensor) -> Tensor:
-        rows = images.flatten(1)[:, :3].double()
-        return rows + 1e-9 * torch.arange(len(rows))[:, None]  # rounding that depends on the place
-
-    row_of, _ = alone(by_place, FACTS, 2)
-    images, labels = torch.from_numpy(pictures()[:4].copy()), torch.zeros(4, dtype=torch.int64)
-    assert torch.equal(row_of(images, labels).flip(0), row_of(images.flip(0), labels))
