@@ -6,7 +6,7 @@ from PIL import Image
 
 from veilset.core.errors import InputError
 from veilset.data import decoding
-from veilset.data.decoding import Form, UndecodableError, decode
+from veilset.data.decoding import Form, UndecodableError, decode_plain, in_form
 
 AS_IS = Form()
 GREY = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
@@ -17,6 +17,10 @@ def encode(picture: Image.Image, kind: str = "PNG", **options) -> bytes:
     buffer = io.BytesIO()
     picture.save(buffer, kind, **options)
     return buffer.getvalue()
+
+
+def decode(encoded: bytes, form: Form) -> np.ndarray:
+    return in_form(decode_plain(encoded), form)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])

@@ -9,6 +9,7 @@ from PIL import Image
 from veilset.core.errors import InputError
 from veilset.core.records import Records
 from veilset.data import ImageSet, StreamedImages, open_images, streaming
+from veilset.data import folder as folder_reader
 from veilset.data.folder import _Files
 
 
@@ -220,10 +221,8 @@ def test_a_huge_image_is_decoded_once_when_the_folder_is_opened(folder, monkeypa
     records = open_images(folder, size=8, channels=1)
     whole = records.read(np.arange(len(records.labels)))
     decoded: list[int] = []
-    decode = streaming.decode
-    monkeypatch.setattr(
-        streaming, "decode", lambda content, form: decoded.append(len(content)) or decode(content, form)
-    )
+    decode = folder_reader.picture_of
+    monkeypatch.setattr(folder_reader, "picture_of", lambda content: decoded.append(len(content)) or decode(content))
     np.testing.assert_array_equal(records.read(np.arange(len(records.labels))), whole)
     assert len(decoded) == len(records.labels) - 1
     assert (folder / "cat" / "huge.png").stat().st_size not in decoded

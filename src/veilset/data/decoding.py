@@ -39,11 +39,6 @@ class Form:
             pixels.check_channels(self.channels)
 
 
-def decode(encoded: bytes, form: Form) -> Images:
-    """(H, W, C) pixels of one file's content, brought to `form`. Raises `UndecodableError` with the reason."""
-    return in_form(decode_plain(encoded), form)
-
-
 def in_form(image: Images, form: Form) -> Images:
     """A decoded image in the wanted colours and size."""
     if form.channels is not None:
@@ -54,7 +49,7 @@ def in_form(image: Images, form: Form) -> Images:
 
 
 def decode_plain(encoded: bytes) -> Images:
-    """(H, W, C) pixels of one file's content, of the size and in the colours that it has."""
+    """(H, W, C) pixels of one file's content, as it is. Raises `UndecodableError` with the reason."""
     try:
         with Image.open(io.BytesIO(encoded), formats=_FORMATS) as picture:
             _refuse_odd(picture)

@@ -1,36 +1,23 @@
-"""Image folders: one sub-folder for each class, or a `labels.csv` with path,label and perhaps group. Streamed."""
+"""Image folders: one sub-folder for each class, or a table with path,label and perhaps group. Streamed."""
 
-import csv
 import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-import numpy as np
-
 from veilset.core.errors import InputError
-from veilset.core.progress import SILENT, Progress
-from veilset.core.records import Groups
-from veilset.core.registry import unknown_name
-from veilset.data.classes import index_labels
-from veilset.data.decoding import EXTENSIONS, Form
-from veilset.data.groups import checked_groups
-from veilset.data.selection import Limit
-from veilset.data.streaming import StreamedImages
-
-CSV_NAME = "labels.csv"
-_NAMED = 5
-
-
-@dataclass(frozen=True)
-class _Listing:
-    """What a folder says of its records, before any image is opened."""
-
-    paths: list[str]  # relative to the folder
-    labels: list[str]
-    groups: list[str] | None
-    classes: tuple[str, ...] | None = None  # in order, where the listing itself defines them
+from veilset.data.archives.listing import Listing, Request, open_listing
+from veilset.data.archives.survey import (
+    Survey,
+    is_system_folder,
+    refuse_links,
+    resolved,
+)
+from veilset.data.archives.table import CSV_NAME, find_table, first_of, read_table
+from veilset.data.decoding import EXTENSIONS
+from veilset.data.streaming import Picture, StreamedImages, picture_of
+from veilset.data.tally import Tally
 
 
 @dataclass(frozen=True)
@@ -44,55 +31,41 @@ class _Files:
     def fetch(self, row: int) -> bytes:
         return (self.folder / self.paths[row]).read_bytes()
 
+    def picture(self, row: int) -> Picture:
+        return picture_of(self.fetch(row))
 
-def open_folder(
-    folder: Path,
-    *,
-    form: Form,
-    limit: Limit,
-    labels: str | None = None,
-    groups: str | None = None,
-    classes: tuple[str, ...] | None = None,
-    progress: Progress = SILENT,
-) -> StreamedImages:
+
+def open_folder(found: Survey, request: Request) -> StreamedImages:
     """Check every image of the folder once and keep it open for reading by row."""
-    if (folder / CSV_NAME).is_file():
-        listing = _from_csv(folder, labels or "label", groups)
-    elif labels or groups:
-        option = "--labels" if labels else "--groups"
+    folder = found.folder
+    tally = Tally(found.found, found.ignored("images"))
+    table = find_table(folder, request.reading.table)
+    if table is not None:
+        listing = _from_table(found, table, request, tally)
+    elif request.labels or request.groups:
+        option = "--labels" if request.labels else "--groups"
         raise InputError(f"{option} names a column, but {folder} has no {CSV_NAME}. Add one with path,label,group.")
     else:
-        listing = _from_subfolders(folder)
-    if listing.classes is None:
-        indices, class_names = index_labels(_values(listing.labels), classes)
-    else:
-        indices, class_names = index_labels(np.array(listing.labels, np.str_), classes or listing.classes)
-    who = None if listing.groups is None else checked_groups(_values(listing.groups), len(indices))
-    # A file's own path names it before it is opened.
-    rows = limit.rows(indices, class_names, who, lambda: (Path(path).as_posix().encode() for path in listing.paths))
-    files = _Files(folder, [listing.paths[row] for row in rows])
-    return StreamedImages(files, indices[rows], class_names, None if who is None else who[rows], form, progress)
+        listing = _from_subfolders(found, tally)
+    return open_listing(listing, lambda paths, _: _Files(folder, paths), tally, request)
 
 
-def _from_subfolders(folder: Path) -> _Listing:
-    paths: list[str] = []
-    labels: list[str] = []
-    ignored = 0
-    for class_folder in sorted(_folders(folder)):
-        for path in _walk(class_folder, folder):
-            if path.suffix.lower() in EXTENSIONS:
-                paths.append(str(path.relative_to(folder)))
-                labels.append(class_folder.name)
-            else:
-                ignored += 1
-        if not labels or labels[-1] != class_folder.name:
-            _refuse_empty_folder(folder, class_folder, ignored)
+def _from_subfolders(found: Survey, tally: Tally) -> Listing:
+    refuse_links(found, found.files["images"])
+    paths = [path for path in found.files["images"] if os.sep in path]
+    tally.ignore("outside of the class folders", len(found.files["images"]) - len(paths))
+    labels = [path.split(os.sep, 1)[0] for path in paths]
+    with_images = set(labels)
+    for class_folder in sorted(_folders(found.folder)):
+        if class_folder.name not in with_images:
+            _refuse_empty_folder(found.folder, class_folder)
     if not paths:
+        seen = "; ".join(f"{count} files {why}" for why, count in tally.ignored.items())
         raise InputError(
-            f"{folder} holds no images: expected one sub-folder for each class, or {CSV_NAME} with path,label[,group]. "
-            f"Accepted files: {', '.join(EXTENSIONS)}."
+            f"{found.folder} holds no images: expected one sub-folder for each class, or {CSV_NAME} with "
+            f"path,label[,group]. Accepted files: {', '.join(EXTENSIONS)}.{f' There are {seen}.' if seen else ''}"
         )
-    return _Listing(paths, labels, None, _in_order(set(labels)))
+    return Listing(paths, labels, None, classes=_in_order(with_images))
 
 
 def _in_order(names: set[str]) -> tuple[str, ...]:
@@ -101,7 +74,8 @@ def _in_order(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _refuse_empty_folder(folder: Path, class_folder: Path, ignored: int) -> None:
+def _refuse_empty_folder(folder: Path, class_folder: Path) -> None:
+    ignored = sum(len(names) for _, _, names in os.walk(class_folder))
     seen = f" ({ignored} files of other kinds were ignored)" if ignored else ""
     raise InputError(
         f"Class {class_folder.name!r} of {folder} has no record{seen}. Accepted files: {', '.join(EXTENSIONS)}. "
@@ -109,92 +83,46 @@ def _refuse_empty_folder(folder: Path, class_folder: Path, ignored: int) -> None
     )
 
 
-def _folders(folder: Path) -> Iterator[Path]:
-    try:
-        for path in folder.iterdir():
-            if path.is_dir() and not path.name.startswith("."):
-                _refuse_linked_folder(path)
-                yield path
-    except OSError as error:
-        raise InputError(f"Cannot read {folder}: {error.strerror or error}.") from error
+def _folders(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir() and not is_system_folder(path.name)]
 
 
-def _walk(class_folder: Path, root: Path) -> Iterator[Path]:
-    def fail(error: OSError) -> None:
-        raise InputError(f"Cannot read {error.filename}: {error.strerror or error}.") from error
-
-    for parent, folders, names in os.walk(class_folder, onerror=fail):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in folders:
-            _refuse_linked_folder(Path(parent, name))
-        for name in sorted(names):
-            if not name.startswith("."):
-                path = Path(parent, name)
-                _refuse_leaving(path, root)
-                yield path
-
-
-def _refuse_linked_folder(path: Path) -> None:
-    if path.is_symlink():
-        raise InputError(f"{path} is a link to another folder. Put the folder itself there, or link its files.")
-
-
-def _refuse_leaving(path: Path, root: Path) -> None:
-    if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
-        raise InputError(f"{path} is a link that leaves {root}. Put the file itself there.")
-
-
-def _from_csv(folder: Path, label_column: str, group_column: str | None) -> _Listing:
-    path = folder / CSV_NAME
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            columns = list(reader.fieldnames or [])
-            if group_column is None and "group" in columns:
-                group_column = "group"
-            needed = ["path", label_column] + ([group_column] if group_column else [])
-            for name in needed:
-                if name not in columns:
-                    raise unknown_name(f"column of {path}", name, columns)
-            table = [[row[name] for name in needed] for row in reader]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a CSV file in UTF-8 ({error}).") from error
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
-    for line, row in enumerate(table, 2):
-        if not all(row):
-            raise InputError(f"Line {line} of {path} lacks a {needed[[bool(v) for v in row].index(False)]}.")
-    paths = [row[0] for row in table]
-    _check_listed(folder, paths)
-    return _Listing(paths, [row[1] for row in table], [row[2] for row in table] if group_column else None)
-
-
-def _check_listed(folder: Path, paths: list[str]) -> None:
-    root = folder.resolve()
-    leaving = [path for path in paths if not (root / path).resolve().is_relative_to(root)]
-    if leaving:
-        raise InputError(f"{len(leaving)} paths of {CSV_NAME} leave {folder}: {_first(leaving)}. Keep them inside.")
-    missing = [path for path in paths if not (root / path).is_file()]
+def _from_table(found: Survey, path: Path, request: Request, tally: Tally) -> Listing:
+    table = read_table(path, ("path",), request.labels, request.groups)
+    rows = table.rows
+    missing = check_listed(found.folder, [row.key for row in rows], path.name, skip=request.reading.skip_bad)
     if missing:
-        raise InputError(f"{len(missing)} files of {CSV_NAME} are not in {folder}: {_first(missing)}.")
+        rows = [row for row in rows if row.key not in missing]
+        tally.said.append(f"{len(missing)} files of {path.name} are not there and are left out.")
+    unknown = [row.key for row in rows if Path(row.key).suffix.lower() not in EXTENSIONS]
+    if unknown:
+        accepted = ", ".join(EXTENSIONS)
+        raise InputError(
+            f"{len(unknown)} files of {path.name} are not images: {first_of(unknown)}. Accepted: {accepted}."
+        )
+    named = {os.path.normpath(row.key) for row in rows}
+    tally.ignore(f"that {path.name} does not name", sum(name not in named for name in found.files["images"]))
+    return Listing([row.key for row in rows], [row.label for row in rows], table.groups_of(rows))
+
+
+def check_listed(folder: Path, paths: list[str], table: str, *, skip: bool) -> set[str]:
+    """Refuse paths that leave the folder or stand there twice, and files that are missing unless they are skipped."""
+    root = folder.resolve()
+    leads_to = cache(resolved)  # one folder for many files
+    leaving, missing = [], []
+    for path in paths:
+        place = root / path
+        there = resolved(place) if place.is_symlink() else leads_to(place.parent) / place.name
+        if place.name == ".." or not there.is_relative_to(root):
+            leaving.append(path)
+        elif not place.is_file():
+            missing.append(path)
+    if leaving:
+        raise InputError(f"{len(leaving)} paths of {table} leave {folder}: {first_of(leaving)}. Keep them inside.")
+    if missing and not skip:
+        raise InputError(f"{len(missing)} files of {table} are not in {folder}: {first_of(missing)}.")
     times = Counter(os.path.normpath(path) for path in paths)
     repeated = [path for path, count in times.items() if count > 1]
     if repeated:
-        raise InputError(f"{len(repeated)} paths of {CSV_NAME} stand there twice: {_first(repeated)}.")
-    unknown = [path for path in paths if Path(path).suffix.lower() not in EXTENSIONS]
-    if unknown:
-        accepted = ", ".join(EXTENSIONS)
-        raise InputError(f"{len(unknown)} files of {CSV_NAME} are not images: {_first(unknown)}. Accepted: {accepted}.")
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-
-
-def _values(texts: list[str]) -> Groups:
-    """Integers where every text is one as written (007 is a name, and not the same as 7), else the texts."""
-    try:
-        numbers = np.array([int(text) for text in texts], np.int64)
-    except (ValueError, OverflowError):
-        return np.array(texts, np.str_)
-    return numbers if list(map(str, numbers.tolist())) == texts else np.array(texts, np.str_)
+        raise InputError(f"{len(repeated)} paths of {table} stand there twice: {first_of(repeated)}.")
+    return set(missing)

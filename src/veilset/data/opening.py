@@ -6,6 +6,10 @@ from pathlib import Path
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Records
+from veilset.core.registry import resolve
+from veilset.data.archives.listing import Request
+from veilset.data.archives.reading import PLAIN, Reading
+from veilset.data.archives.survey import survey
 from veilset.data.builtin import read_builtin
 from veilset.data.decoding import Form
 from veilset.data.folder import open_folder
@@ -14,8 +18,13 @@ from veilset.data.images import ImageSet
 from veilset.data.npz import read_npz
 from veilset.data.parquet import open_parquet, parquet_files
 from veilset.data.selection import Limit
+from veilset.data.tally import Tally
 
 _BUILTIN = "builtin:"
+_READERS = {  # loaded when such files are there
+    "dicom": "veilset.data.archives.dicom:open_dicom",
+    "nifti": "veilset.data.archives.nifti:open_nifti",
+}
 
 
 def open_images(
@@ -28,9 +37,10 @@ def open_images(
     groups: str | None = None,
     classes: tuple[str, ...] | None = None,
     seed: int = 0,
+    reading: Reading = PLAIN,
     progress: Progress = SILENT,
 ) -> Records:
-    """Open `PATH[:SPLIT]` of an .npz pack, an IDX, image or parquet folder, a .parquet file, or `builtin:NAME`.
+    """Open `PATH[:SPLIT]` of an .npz pack, a folder of images, DICOM, NIfTI, IDX or parquet, or `builtin:NAME`.
 
     Args:
         source: where the images are.
@@ -41,10 +51,21 @@ def open_images(
         groups: the array or column that says to whom each image belongs.
         classes: the label values in order, or names for labels that are 0..K-1 already.
         seed: of the hash for `limit`.
-        progress: where the checking pass of folders and parquet is reported.
+        reading: rules for folders, e.g. which frames of DICOM files (data/archives/reading.py).
+        progress: where the checking pass of folders and parquet is reported, and what was left out.
     """
-    form, chosen = Form(size=size, channels=channels), Limit(count=limit, seed=seed)
-    records = _open(str(source), form, chosen, labels, groups, classes, progress)
+    request = Request(
+        form=Form(size=size, channels=channels),
+        limit=Limit(count=limit, seed=seed),
+        labels=labels,
+        groups=groups,
+        classes=classes,
+        reading=reading,
+        progress=progress,
+    )
+    records = _open(str(source), request)
+    for line in tally.lines() if isinstance(tally := getattr(records, "tally", None), Tally) else ():
+        progress.note(line)
     # Set once, here, because only this door knows the path; an ImageSet is frozen for everybody else.
     object.__setattr__(records, "origin", origin_of(source))
     return records
@@ -59,42 +80,36 @@ def origin_of(source: str | Path) -> str:
     return str(path.resolve()) + ("" if part is None else f":{part}")
 
 
-def _open(
-    text: str,
-    form: Form,
-    chosen: Limit,
-    labels: str | None,
-    groups: str | None,
-    classes: tuple[str, ...] | None,
-    progress: Progress,
-) -> Records:
+def _open(text: str, request: Request) -> Records:
     if text.startswith(_BUILTIN):
         name, _, split = text.removeprefix(_BUILTIN).partition(":")
-        _refuse_names(text, labels, groups)
-        return _brought_to(read_builtin(name, split or None, classes), form, chosen)
+        _refuse_names(text, request)
+        return _brought_to(read_builtin(name, split or None, request.classes), request)
     path, part = _path_and_split(text)
     if path.is_dir() and idx_splits(path):
-        _refuse_names(text, labels, groups)
-        return _brought_to(read_idx(path, part, classes=classes), form, chosen)
+        _refuse_names(text, request)
+        return _brought_to(read_idx(path, part, classes=request.classes), request)
     if path.suffix == ".parquet" or (path.is_dir() and parquet_files(path)):
-        return open_parquet(
-            path, part, form=form, limit=chosen, labels=labels, groups=groups, classes=classes, progress=progress
-        )
+        return open_parquet(path, part, request)
     if path.is_dir():
-        folder = path if part is None else _split_folder(path, part)
-        return open_folder(
-            folder, form=form, limit=chosen, labels=labels, groups=groups, classes=classes, progress=progress
-        )
+        request.progress.note(f"Looking through {path}")
+        found = survey(path if part is None else _split_folder(path, part))
+        kind = found.kind(request.reading.kind)
+        if kind == "images":
+            return open_folder(found, request)
+        return resolve(_READERS[kind])(found, request)  # type: ignore[no-any-return]
     if path.suffix == ".npz":
-        pack = read_npz(path, part, labels=labels or "labels", groups=groups, classes=classes)
-        return _brought_to(pack, form, chosen)
+        pack = read_npz(path, part, labels=request.labels or "labels", groups=request.groups, classes=request.classes)
+        return _brought_to(pack, request)
     raise InputError(
-        f"Cannot tell what {path} is. Expected an .npz pack, a .parquet file, or a folder of images, IDX or parquet."
+        f"Cannot tell what {path} is. Expected an .npz pack, a .parquet file, or a folder of images, DICOM, NIfTI, IDX "
+        "or parquet."
     )
 
 
-def _brought_to(images: ImageSet, form: Form, limit: Limit) -> ImageSet:
+def _brought_to(images: ImageSet, request: Request) -> ImageSet:
     """The same limit, channels and size, in the same order, as for streamed sources."""
+    form, limit = request.form, request.limit
     rows = limit.rows(images.labels, images.class_names, images.groups, lambda: map(bytes, images.digests()))
     if len(rows) < len(images):
         images = images.subset(rows)
@@ -131,7 +146,7 @@ def _split_folder(folder: Path, split: str) -> Path:
     raise InputError(f"{folder} has no split {split!r}. Its sub-folders: {', '.join(there) or 'none'}.")
 
 
-def _refuse_names(source: str, labels: str | None, groups: str | None) -> None:
-    for option, value in {"--labels": labels, "--groups": groups}.items():
+def _refuse_names(source: str, request: Request) -> None:
+    for option, value in {"--labels": request.labels, "--groups": request.groups}.items():
         if value is not None:
             raise InputError(f"{source} has one set of labels and no groups; {option} {value} does not apply.")

@@ -16,44 +16,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilset.core.errors import InputError
-from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Rows
 from veilset.core.registry import unknown_name
+from veilset.data.archives.listing import Request
 from veilset.data.classes import index_labels
-from veilset.data.decoding import Form, UndecodableError
+from veilset.data.decoding import UndecodableError
 from veilset.data.groups import checked_groups
 from veilset.data.guards import refuse_bomb
 from veilset.data.optional import require
-from veilset.data.selection import Limit
-from veilset.data.streaming import StreamedImages
+from veilset.data.streaming import Picture, StreamedImages, picture_of
 
 LARGEST_ROW_GROUP = 2 * 2**30
 _SHARD = re.compile(r"-\d+-of-\d+$")
 _KEPT_GROUPS = 2  # the threads of the opening pass work at the border of two groups
 
 
-def open_parquet(
-    path: Path,
-    split: str | None,
-    *,
-    form: Form,
-    limit: Limit,
-    labels: str | None = None,
-    groups: str | None = None,
-    classes: tuple[str, ...] | None = None,
-    progress: Progress = SILENT,
-) -> StreamedImages:
+def open_parquet(path: Path, split: str | None, request: Request) -> StreamedImages:
     """Check every image of a file or of a folder's shards once and keep them open for reading by row."""
     files = _shards(path, split)
     first = _open(files[0])
     image = _image_column(first.schema_arrow, files[0])
-    label = labels or "label"
+    label, groups = request.labels or "label", request.groups
     values = _read_column(files, label)
-    indices, class_names = index_labels(values, classes, _feature_names(first.schema_arrow, label))
+    indices, class_names = index_labels(values, request.classes, _feature_names(first.schema_arrow, label))
     who = None if groups is None else checked_groups(_read_column(files, groups), len(indices))
-    rows = limit.rows(indices, class_names, who, lambda: _Rows(files, image, np.arange(len(indices))).contents())
-    who = None if who is None else who[rows]
-    return StreamedImages(_Rows(files, image, rows), indices[rows], class_names, who, form, progress)
+
+    def contents() -> Iterator[bytes]:
+        return _Rows(files, image, np.arange(len(indices))).contents()
+
+    rows = request.limit.rows(indices, class_names, who, contents)
+    return StreamedImages(
+        _Rows(files, image, rows),
+        indices[rows],
+        class_names,
+        None if who is None else who[rows],
+        request.form,
+        request.progress,
+        skip_bad=request.reading.skip_bad,
+    )
 
 
 def parquet_files(folder: Path) -> list[Path]:
@@ -93,6 +93,9 @@ class _Rows:
             raise UndecodableError("no image bytes, perhaps only a path; embed the images in the parquet file")
         content: bytes = encoded
         return content
+
+    def picture(self, row: int) -> Picture:
+        return picture_of(self.fetch(row))
 
     def contents(self) -> Iterator[bytes]:
         """What `fetch` gives of every row, one after the other, empty where there is no image."""

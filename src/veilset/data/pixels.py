@@ -1,6 +1,7 @@
 """Pixels of one image or a batch: from floats, between grey and colour, to another size, and their digest."""
 
 import hashlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +85,7 @@ def digest(image: Images, label: int) -> bytes:
     return hashlib.sha256(header + image.tobytes()).digest()
 
 
-def source_digest(image: Images) -> bytes:
+def source_digest(image: NDArray[Any]) -> bytes:
     """SHA-256 of one image's shape and pixels: what the source holds, whatever label it is given."""
     return hashlib.sha256(np.array(image.shape, "<i8").tobytes() + image.tobytes()).digest()
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Groups, Images, Labels, Rows
-from veilset.data.decoding import Form, UndecodableError, decode, decode_plain, in_form
+from veilset.data.classes import refuse_empty_classes
+from veilset.data.decoding import Form, UndecodableError, decode_plain, in_form
 from veilset.data.pixels import digest, source_digest
 from veilset.data.selection import as_rows
+from veilset.data.tally import Tally
 
 _NAMED = 5  # how many bad files an error names
 _CHUNK = 1024  # rows handed to the threads at once
@@ -27,36 +29,58 @@ _HUGE_PIXELS = 4 * 10**6  # decoded once, at opening
 _KEPT_BYTES = 2**30  # of what they were made small to; beyond it they are decoded again
 
 
-class EncodedFiles(Protocol):
-    """Encoded images by row number; `fetch` may be called from several threads."""
+@dataclass(frozen=True)
+class Picture:
+    """One image as its file holds it."""
+
+    pixels: Images  # (H, W, C)
+    raw: NDArray[Any] | None = None  # before any rule made 8 bits of it, where that is something else
+    rule: str = ""  # how it came to 8 bits, where that needed a rule
+
+
+class Pictures(Protocol):
+    """Images by row number; `picture` may be called from several threads."""
 
     def name(self, row: int) -> str:
-        """What to call this row in an error."""
+        """What to call this row's file in an error."""
 
-    def fetch(self, row: int) -> bytes:
-        """The encoded image. Raises OSError, or UndecodableError where there is none."""
+    def picture(self, row: int) -> Picture:
+        """The decoded image. Raises OSError, or UndecodableError with the reason."""
+
+
+def picture_of(encoded: bytes) -> Picture:
+    """A picture from the content of an image file."""
+    return Picture(decode_plain(encoded))
 
 
 class StreamedImages:
-    """Labelled images that are decoded when read."""
+    """Labelled images that are decoded when read. `skip_bad` leaves out files that cannot be read."""
 
     def __init__(
         self,
-        files: EncodedFiles,
+        files: Pictures,
         labels: Labels,
         class_names: tuple[str, ...],
         groups: Groups | None,
         form: Form,
         progress: Progress = SILENT,
+        *,
+        tally: Tally | None = None,
+        skip_bad: bool = False,
     ) -> None:
         self.origin: str | None = None
+        self.tally = tally or Tally(len(labels))
         self._files = files
         self._form = form
-        self._labels = labels
-        self._groups = groups
         self._class_names = class_names
-        self._kept: dict[int, Images] = {}
-        self._shape, self._digests, self._sources = _open(files, labels, form, progress, self._kept)
+        opened = _open(files, labels, form, progress, self.tally, skip_bad=skip_bad)
+        self._rows = opened.rows  # of `files`, for each record
+        self._labels = labels[opened.rows]
+        self._groups = None if groups is None else groups[opened.rows]
+        self._shape, self._digests, self._sources = opened.shape, opened.digests, opened.sources
+        self._kept = opened.kept
+        if len(opened.rows) < len(labels):
+            refuse_empty_classes(self._labels, class_names)
         for array in (self._labels, self._groups, self._digests, self._sources):
             if array is not None:
                 array.flags.writeable = False
@@ -104,15 +128,16 @@ class StreamedImages:
         images = np.empty((len(rows), *self._shape), np.uint8)
         for place in np.argsort(rows, kind="stable"):  # in file order, so that a parquet row group is read once
             row = int(rows[place])
-            if row in self._kept:
-                images[place] = self._kept[row]
+            at = int(self._rows[row])
+            if at in self._kept:
+                images[place] = self._kept[at]
                 continue
             try:
-                image = decode(self._files.fetch(row), self._form)
+                image = in_form(self._files.picture(at).pixels, self._form)
             except (OSError, UndecodableError) as error:
-                raise InputError(f"{self._files.name(row)} could be read at opening but not now: {error}.") from error
+                raise InputError(f"{self._files.name(at)} could be read at opening but not now: {error}.") from error
             if digest(image, int(self._labels[row])) != self._digests[row].tobytes():
-                raise InputError(f"{self._files.name(row)} changed since it was opened. Open the source again.")
+                raise InputError(f"{self._files.name(at)} changed since it was opened. Open the source again.")
             images[place] = image
         return images
 
@@ -124,52 +149,81 @@ class _Finding:
     source: bytes
     problem: str = ""
     kept: Images | None = None
+    found: tuple[int, int, int] = (0, 0, 0)  # the shape in the file
+    rule: str = ""
 
 
-def _open(
-    files: EncodedFiles, labels: Labels, form: Form, progress: Progress, kept: dict[int, Images]
-) -> tuple[tuple[int, int, int], NDArray[np.uint8], NDArray[np.uint8]]:
-    """The shape and the digests of all images; what huge ones were made small to goes into `kept`."""
+@dataclass(frozen=True)
+class _Opened:
+    rows: Rows
+    shape: tuple[int, int, int]
+    digests: NDArray[np.uint8]
+    sources: NDArray[np.uint8]
+    kept: dict[int, Images]  # what huge images were made small to, by row of the files
+
+
+def _open(files: Pictures, labels: Labels, form: Form, progress: Progress, tally: Tally, *, skip_bad: bool) -> _Opened:
+    """The rows that can be read, with their shape and digests."""
     digests, sources = np.empty((len(labels), 32), np.uint8), np.empty((len(labels), 32), np.uint8)
+    is_good = np.zeros(len(labels), np.bool_)
     shapes: dict[tuple[int, int, int], int] = {}  # shape -> first row that has it
-    problems: list[str] = []
-    count = 0
+    kept: dict[int, Images] = {}
+    problems: dict[str, str] = {}  # of each bad file
     for row, finding in enumerate(_findings(files, labels, form, progress)):
         if finding.shape is None:
-            count += 1
-            if len(problems) < _NAMED:
-                problems.append(f"{files.name(row)} ({finding.problem})")
+            problems.setdefault(files.name(row), finding.problem)
             continue
+        is_good[row] = True
         digests[row] = np.frombuffer(finding.digest, np.uint8)
         sources[row] = np.frombuffer(finding.source, np.uint8)
         shapes.setdefault(finding.shape, row)
         if finding.kept is not None and len(kept) * finding.kept.nbytes < _KEPT_BYTES:
             kept[row] = finding.kept
-    if count:
-        more = ", ..." if count > len(problems) else ""
-        raise InputError(
-            f"{count} of {len(labels)} images cannot be read: {', '.join(problems)}{more}. Repair or remove them."
-        )
+        tally.sizes[finding.found] += 1
+        if finding.rule:
+            tally.rules[finding.rule] += 1
+    if problems:
+        _refuse_bad(problems, len(labels), tally, skip_bad=skip_bad)
+        for good in np.flatnonzero(is_good):  # other frames of a file with a bad one
+            is_good[good] = files.name(int(good)) not in problems
+    if not is_good.any():
+        raise InputError(f"None of {len(labels)} images can be read.")
     _refuse_mixed(files, shapes)
-    return next(iter(shapes)), digests, sources
+    rows = np.flatnonzero(is_good)
+    return _Opened(rows, next(iter(shapes)), digests[rows], sources[rows], kept)
 
 
-def _findings(files: EncodedFiles, labels: Labels, form: Form, progress: Progress) -> Iterator[_Finding]:
+def _refuse_bad(problems: dict[str, str], images: int, tally: Tally, *, skip_bad: bool) -> None:
+    named = ", ".join(f"{name} ({why})" for name, why in list(problems.items())[:_NAMED])
+    more = ", ..." if len(problems) > _NAMED else ""
+    if not skip_bad:
+        raise InputError(
+            f"{len(problems)} of {images} images cannot be read: {named}{more}. Repair or remove them, or leave them "
+            "out with --skip-bad."
+        )
+    tally.ignore("that cannot be read (--skip-bad)", len(problems))
+    tally.said.append(f"Left out as unreadable: {named}{more}.")
+
+
+def _findings(files: Pictures, labels: Labels, form: Form, progress: Progress) -> Iterator[_Finding]:
     def examine(row: int) -> _Finding:
         try:
-            plain = decode_plain(files.fetch(row))
+            picture = files.picture(row)
         except OSError as error:
             return _Finding(None, b"", b"", f"unreadable: {error.strerror or error}")
         except UndecodableError as error:
             return _Finding(None, b"", b"", str(error))
+        plain = picture.pixels
         image = in_form(plain, form)
         height, width, channels = image.shape
         is_huge = plain.shape[0] * plain.shape[1] > _HUGE_PIXELS and image.size < plain.size
         return _Finding(
             (height, width, channels),
             digest(image, int(labels[row])),
-            source_digest(plain),
+            source_digest(plain if picture.raw is None else picture.raw),
             kept=image if is_huge else None,
+            found=(plain.shape[0], plain.shape[1], plain.shape[2]),
+            rule=picture.rule,
         )
 
     with progress.task("check images", len(labels)) as task, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -179,7 +233,7 @@ def _findings(files: EncodedFiles, labels: Labels, form: Form, progress: Progres
                 task.advance()
 
 
-def _refuse_mixed(files: EncodedFiles, shapes: dict[tuple[int, int, int], int]) -> None:
+def _refuse_mixed(files: Pictures, shapes: dict[tuple[int, int, int], int]) -> None:
     examples = ", ".join(f"{h}x{w}x{c} ({files.name(row)})" for (h, w, c), row in list(shapes.items())[:3])
     if len({shape[:2] for shape in shapes}) > 1:
         raise InputError(f"The images have {len(shapes)} different shapes: {examples}. Pass --size 32, for example.")
