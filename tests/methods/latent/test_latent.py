@@ -348,15 +348,28 @@ def test_the_generator_that_was_compared_is_the_one_that_is_used(tmp_path: Path)
     place = tmp_path / "eigen.safetensors"
     save_generator(fit_eigen(others()), place)
     method = Latent.configure("default", {"generator": str(place)})
-    compared = method.public_pictures()
+    compared, named = method.public_pictures(), sha256_of(place)
     assert compared is not None
     place.unlink()
     save_generator(fit_eigen(records()), place)
     vault = Vault(records())
-    found = fit(method.plan(vault.facts, Budget(8.0, 1e-5)), vault, NoiseSource(0))
+    plan = method.plan(vault.facts, Budget(8.0, 1e-5))
+    found = fit(plan, vault, NoiseSource(0))
     used = found.space.generator
     assert isinstance(used, EigenGenerator)
     assert np.array_equal(used.kept_pictures(), compared.read(np.arange(300)))
+    assert plan.certified()["generator_sha256"] == named != sha256_of(place)
+
+
+def test_a_generator_that_is_exchanged_after_its_hash_was_taken_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "eigen.safetensors"
+    save_generator(fit_eigen(others()), place)
+    method = Latent.configure("default", {"generator": str(place)})
+    method.plan(Vault(records()).facts, Budget(8.0, 1e-5)).certified()
+    place.unlink()
+    save_generator(fit_eigen(records()), place)
+    with pytest.raises(InputError, match="was changed while it was read"):
+        method.public_pictures()
 
 
 def test_a_plan_says_what_its_rules_decided(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Public generators in files: safetensors whose header says what rebuilds them. Nothing in such a file is executed."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,14 +53,20 @@ def save_generator(generator: LatentGenerator, path: Path) -> None:
     write_whole(path, save(weights, metadata={HEADER: json.dumps(description_of(generator))}))
 
 
-def load_generator(place: Path) -> LatentGenerator:
-    """Read a generator back from its file, or from the folder of a release of latent."""
+def load_generator(place: Path, *, sha256: str | None = None) -> LatentGenerator:
+    """Read a generator back from its file, or from the folder of a release of latent.
+
+    With `sha256`, what was read must have that hash.
+    """
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     path, description = generator_file(place), read_description(place)
     try:
-        weights = load_file(path)
+        content = path.read_bytes()
+        if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+            raise InputError(f"{path} was changed while it was read. Leave it alone and start again.")
+        weights = load(content)
     except (SafetensorError, OSError) as error:
         raise InputError(f"Cannot read the weights of {path}: {error}.") from error
     # A release of latent keeps its Gaussians in the same file.

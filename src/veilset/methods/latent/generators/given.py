@@ -23,7 +23,12 @@ class GivenGenerator:
         """The generator itself."""
         from veilset.models.generators.files import load_generator
 
-        return load_generator(Path(self._place))
+        return load_generator(Path(self._place), sha256=self.sha256)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of its file, taken once: the network is of the file that the certificate names."""
+        return sha256_of(generator_file(Path(self._place)))
 
     @cached_property
     def inputs(self) -> tuple[InputRelease, ...]:
@@ -36,5 +41,4 @@ class GivenGenerator:
 
     def certified(self) -> dict[str, Any]:
         """The file's name and SHA-256, for its path."""
-        file = generator_file(Path(self._place))
-        return {"generator": file.name, "generator_sha256": sha256_of(file)}
+        return {"generator": generator_file(Path(self._place)).name, "generator_sha256": self.sha256}
