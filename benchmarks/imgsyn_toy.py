@@ -79,7 +79,7 @@ def main() -> None:
     public = (centres + 0.125 * torch.randn(POINTS, 2, generator=coins)).clamp(0, 1)[..., None, None]
     moments = LayerMoments(teacher, "channel", [public])
     with torch.no_grad():
-        target = moments.rows(moments.observe(private)[1]).mean(dim=0, keepdim=True)
+        target = moments.observe(private)[1].mean(dim=0, keepdim=True)
     config = AlignSettings(
         iterations=40, learning_rate=0.01, feature_weight=10.0, class_weight=0.01, variation_weight=0.0
     )

@@ -136,7 +136,7 @@ def test_a_line_that_the_account_did_not_hear_of_is_taken_over(
 ) -> None:
     ledger = start(account, place)
     with monkeypatch.context() as patch:
-        patch.setattr(Account, "advance", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("veilset.privacy.account._advance", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             ledger.spend(EVENTS[0])
     ledger.close()

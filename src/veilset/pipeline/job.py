@@ -1,15 +1,15 @@
 """A job in public words, and what follows from it before any data is read: method, budget, plan, ledger's header."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from veilset.core.errors import InputError
 from veilset.methods import METHODS
 from veilset.methods.base import Method, MethodPlan
-from veilset.privacy.budget import Budget, default_delta, require_enough
+from veilset.privacy.budget import Budget
 from veilset.privacy.vault import PublicFacts
-from veilset.release.inputs import budget_with, plan_with_carried
+from veilset.release.inputs import InputRelease, budget_with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +34,7 @@ class Job:
 
 def budget_of(job: Job, facts: PublicFacts) -> Budget:
     """The job's budget, with the default delta where it names none, checked against the number of units."""
-    require_enough(facts.units, facts.unit)
-    budget = Budget(job.epsilon, default_delta(facts.units) if job.delta is None else job.delta)
-    budget.check_against(facts.units)
-    return budget
+    return Budget.for_units(job.epsilon, job.delta, facts.units, facts.unit)
 
 
 def method_of(job: Job) -> Method:
@@ -45,19 +42,34 @@ def method_of(job: Job) -> Method:
     return METHODS.get(job.method).configure(job.preset, job.settings, as_published=job.as_published)
 
 
-def draw_plan(job: Job, facts: PublicFacts) -> MethodPlan:
-    """What the job would do and spend on a vault with these facts. Reads no data."""
-    return plan_of(job, method_of(job), facts)
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """What follows from a job on a vault with known facts, before any of its data is read."""
+
+    method: Method
+    inputs: tuple[InputRelease, ...]  # releases that it builds upon
+    plan: MethodPlan  # with what those cost
+    header: dict[str, Any]  # the first line of the ledger
+    claims_dp: bool  # whether the run will have a guarantee
 
 
-def plan_of(job: Job, method: Method, facts: PublicFacts) -> MethodPlan:
-    """The plan of a configured method, with what the releases cost that it builds upon."""
+def draw(job: Job, facts: PublicFacts) -> Drawn:
+    """Configure the method, verify what it builds upon, and plan. Reads no data."""
+    method, budget = method_of(job), budget_of(job, facts)
+    inputs = method.inputs()
     claims_dp = not job.as_published and job.insecure_seed is None
-    budget = budget_with(budget_of(job, facts), method.inputs(), facts.unit, claims_dp=claims_dp)
-    return plan_with_carried(method.plan(facts, budget))
+    plan = method.plan(facts, budget_with(budget, inputs, facts.unit, claims_dp=claims_dp))
+    plan = replace(plan, events=(*plan.events, *plan.budget.carried))
+    header = header_of(job, facts, plan, inputs)
+    return Drawn(method=method, inputs=inputs, plan=plan, header=header, claims_dp=claims_dp)
 
 
-def header_of(job: Job, method: Method, facts: PublicFacts, plan: MethodPlan) -> dict[str, Any]:
+def draw_plan(job: Job, facts: PublicFacts) -> MethodPlan:
+    """What the job would do and spend on a vault with these facts."""
+    return draw(job, facts).plan
+
+
+def header_of(job: Job, facts: PublicFacts, plan: MethodPlan, inputs: Sequence[InputRelease]) -> dict[str, Any]:
     """The first line of the ledger: everything that decides what is read and what it costs."""
     return {
         "method": job.method,
@@ -69,10 +81,5 @@ def header_of(job: Job, method: Method, facts: PublicFacts, plan: MethodPlan) ->
         "noise": "os-entropy" if job.insecure_seed is None else "seeded",
         "seed": job.seed,
         "as_published": job.as_published,
-        "inputs": [found.to_json() for found in method.inputs()],
+        "inputs": [found.to_json() for found in inputs],
     }
-
-
-def guarantee_of(header: Mapping[str, Any]) -> str:
-    """Whether a run with this header will have a guarantee."""
-    return "dp" if header["noise"] == "os-entropy" and not header["as_published"] else "none"

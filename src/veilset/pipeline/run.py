@@ -20,7 +20,7 @@ from veilset.core.records import Labels, Records
 from veilset.data.images import ImageSet
 from veilset.methods.base import Context, Method
 from veilset.pipeline.checks import charged, check_before_paying, early_warnings
-from veilset.pipeline.job import Job, guarantee_of, header_of, method_of, plan_of
+from veilset.pipeline.job import Job, draw
 from veilset.privacy.account import Account
 from veilset.privacy.budget import Budget
 from veilset.privacy.opening import account_of, opened
@@ -57,18 +57,17 @@ def run(
         progress: where work is reported.
     """
     from veilset.privacy.noise import NoiseSource
-    from veilset.privacy.processes import join_if_launched, rank_and_size
+    from veilset.privacy.processes import join_if_launched
     from veilset.training.threads import set_thread_count
 
-    method = method_of(job)
-    _check_public(vault, method, public)
-    join_if_launched(job.device)
-    rank, size = rank_and_size()
+    rank, size = join_if_launched(job.device)
     if size == 1:
         set_thread_count()
-    plan = plan_of(job, method, vault.facts)
+    drawn = draw(job, vault.facts)
+    method, plan, header = drawn.method, drawn.plan, drawn.header
+    _check_public(vault, method, public)
     count = job.samples or method.default_samples(vault.facts)
-    header = header_of(job, method, vault.facts, plan)
+    expected = early_warnings(vault.facts, plan.budget)
     if rank == 0:
         check_before_paying(vault.facts, count, workspace=workspace, public=public, out=out)
         account = account_of(vault, account, progress)
@@ -81,7 +80,7 @@ def run(
             workspace=workspace,
             account=account,
             resume=resume,
-            guarantee=guarantee_of(header),
+            guarantee="dp" if drawn.claims_dp else "none",
             noise=NoiseSource(job.insecure_seed, rank),
             progress=progress,
         ) as opening,
@@ -102,9 +101,9 @@ def run(
             budget=plan.budget,
             reasons=(method.published_reason,) if job.as_published and method.published_reason else (),
             warnings=[
-                *early_warnings(vault.facts, plan.budget),
+                *expected,
                 *_lacking(vault.facts, samples.labels),
-                *(found.statement() for found in method.inputs()),
+                *(found.statement() for found in drawn.inputs),
                 *fitted.warnings(),
             ],
         )

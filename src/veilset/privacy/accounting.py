@@ -12,7 +12,7 @@ import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from veilset.core.errors import BudgetError, InputError
@@ -270,6 +270,18 @@ def calibrate(budget: Budget, events_at: Callable[[float], Sequence[Event]]) -> 
         noise *= margin
         margin = 1 + 2 * (margin - 1)
     return noise
+
+
+def noise_of(event: Event, budget: Budget, *, among: Sequence[Event] | None = None) -> float:
+    """The noise multiplier at which `event`, with all others `among` which it stands, just fits `budget`.
+
+    The noise that it has is not looked at; the others keep theirs.
+    """
+
+    def events_at(noise: float) -> list[Event]:
+        return [replace(other, noise_multiplier=noise) if other is event else other for other in among or (event,)]
+
+    return calibrate(budget, events_at)
 
 
 def _crossing(cost: Callable[[float], float], epsilon: float, low: float, high: float) -> float:

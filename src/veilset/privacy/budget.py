@@ -36,6 +36,14 @@ class Budget:
                 "are not exact. Leave --delta out for a safe default."
             )
 
+    @classmethod
+    def for_units(cls, epsilon: float, delta: float | None, units: int, unit: str) -> "Budget":
+        """The budget of a run on so many units, with the default delta where none is named."""
+        require_enough(units, unit)
+        budget = cls(epsilon, default_delta(units) if delta is None else delta)
+        budget.check_against(units)
+        return budget
+
     def check_against(self, units: int) -> None:
         """Refuse a delta so large that it would allow publishing some records outright."""
         if self.delta * units >= 1:

@@ -128,9 +128,15 @@ class Ledger:
             raise
         return cls(path, handle, lines)
 
-    def bind(self, take_over: TakeOver) -> None:
-        """From now on a line is valid only once `take_over` was told of it and agreed."""
+    def start(self, header: Mapping[str, Any], carried: Sequence[Event], take_over: TakeOver) -> None:
+        """Write what comes before any read, as far as it is not there yet: `header` and what earlier runs spent.
+
+        From now on a line is valid only once `take_over` was told of it and agreed.
+        """
         self._take_over = take_over
+        if not self._lines:
+            self.begin(header)
+        self.carry(carried)
 
     def begin(self, header: Mapping[str, Any]) -> None:
         """Write the first line, which says what the run is."""

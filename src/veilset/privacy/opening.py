@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,10 +154,7 @@ def open_run(
                 workspace=workspace,
                 fingerprint=fingerprint,
             )
-        ledger.bind(lambda old, new: account.advance(run, old, new))
-        if not ledger.lines:
-            ledger.begin({"run": run, **header})
-        ledger.carry(plan.budget.carried)
+        ledger.start({"run": run, **header}, plan.budget.carried, partial(account.advance, run))
     except BaseException:
         ledger.discard()
         raise

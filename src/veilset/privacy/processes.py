@@ -20,8 +20,8 @@ from veilset.privacy.ledger import Ledger, Line
 from veilset.privacy.noise import Claim, NoiseSource
 
 
-def join_if_launched(device: str = "cpu") -> None:
-    """Join the group when torchrun started this process; otherwise do nothing.
+def join_if_launched(device: str = "cpu") -> tuple[int, int]:
+    """Join the group when torchrun started this process, otherwise do nothing; returns `rank_and_size`.
 
     On CUDA every process of a machine gets a device of its own; what is kept on the CPU (the ledger's numbers) still
     travels by gloo.
@@ -31,6 +31,7 @@ def join_if_launched(device: str = "cpu") -> None:
         if on_cuda:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo")
+    return rank_and_size()
 
 
 def rank_and_size() -> tuple[int, int]:

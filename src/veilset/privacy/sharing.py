@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from veilset.core.errors import InputError
-from veilset.privacy.accounting import calibrate
+from veilset.privacy.accounting import calibrate, noise_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
 
@@ -17,7 +17,7 @@ def noise_of_one_sum(budget: Budget) -> float:
 
     Full sums of noise s / sqrt(q), with shares q that add up to 1, cost together what one of noise s costs.
     """
-    return calibrate(budget, lambda noise: [Event(label="once", noise_multiplier=noise)])
+    return noise_of(Event(label="once", noise_multiplier=1.0), budget)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from veilset.core.errors import InputError, VerificationError
+from veilset.core.errors import VerificationError
 from veilset.privacy.ledger import Line
 from veilset.privacy.vault import PublicFacts, describe
 from veilset.release import strict_json
@@ -219,17 +219,3 @@ def _is_ledger(value: Any) -> bool:
             for line in value
         )
     )
-
-
-def public_declaration(facts: PublicFacts) -> dict[str, Any]:
-    """The facts, with the sentence that says what declaring them public means."""
-    return facts.to_json() | {"statement": N_IS_PUBLIC}
-
-
-def require_json(data: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """`data` as JSON gives it back; what JSON cannot hold raises with the name of what it is."""
-    try:
-        plain: dict[str, Any] = strict_json.normalised(data)
-    except InputError as error:
-        raise InputError(f"The {what} cannot go into a certificate. {error}") from error
-    return plain

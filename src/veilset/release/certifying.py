@@ -15,8 +15,9 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
 from veilset.privacy.ledger import Line, check_chain
 from veilset.privacy.vault import PublicFacts
-from veilset.release.certificate import Certificate, public_declaration, require_json
+from veilset.release.certificate import N_IS_PUBLIC, Certificate
 from veilset.release.redaction import redact, redact_ledger
+from veilset.release.strict_json import normalised
 
 SECURE_NOISE = "os-entropy"
 OF_OTHERS = "The publisher declares that it is of other people; what it cost them is not counted here."
@@ -47,7 +48,8 @@ def certify(
     """
     lines = list(ledger_lines)
     events = check_chain(lines)
-    _require_same_run(lines, facts, delta, method, require_json(settings, "settings"), seed)
+    declared, shown = facts.to_json(), _plain(settings)
+    _require_same_run(lines, {"facts": declared, "delta": delta, "method": method, "settings": shown, "seed": seed})
     problems = ledger_problems(lines, events)
     if problems:
         raise VerificationError(" ".join(problems))
@@ -69,11 +71,11 @@ def certify(
         epsilon=epsilon,
         delta=None if reasons else delta,
         unit=facts.unit,
-        declared_public=clean(public_declaration(facts)),
+        declared_public=clean(declared | {"statement": N_IS_PUBLIC}),
         ledger=tuple(redact_ledger(lines) if reasons else lines),
         accountant={"pld": pld, "rdp": rdp},
         method=method,
-        settings=clean(require_json(settings, "settings")),
+        settings=clean(shown),
         seed=seed,
         budget=asked,
         samples=samples,
@@ -96,7 +98,7 @@ def ledger_problems(lines: Sequence[Line], events: Sequence[Event]) -> list[str]
     """Where the events of a ledger differ from the plan in its header, and steps taken beyond those paid for."""
     problems = []
     planned = planned_events(lines[0]["body"])
-    if sorted(map(_order, planned)) != sorted(map(_order, events)):
+    if Counter(planned) != Counter(events):
         problems.append(
             f"The ledger's {len(events)} events are not the {len(planned)} events of its plan, no more and no fewer."
         )
@@ -133,17 +135,19 @@ def input_problems(certificate: Certificate, events: Sequence[Event]) -> list[st
     return problems
 
 
-def _order(event: Event) -> str:
-    return repr(sorted(event.to_json().items()))
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as JSON gives them back; what JSON cannot hold raises."""
+    try:
+        plain: dict[str, Any] = normalised(settings)
+    except InputError as error:
+        raise InputError(f"The settings cannot go into a certificate. {error}") from error
+    return plain
 
 
-def _require_same_run(
-    lines: Sequence[Line], facts: PublicFacts, delta: float, method: str, settings: Mapping[str, Any], seed: int | None
-) -> None:
+def _require_same_run(lines: Sequence[Line], claimed: Mapping[str, Any]) -> None:
     if not lines:
         raise VerificationError("The ledger holds no lines, so there is no run to certify.")
     header = lines[0]["body"]
-    claimed = {"facts": facts.to_json(), "delta": delta, "method": method, "settings": settings, "seed": seed}
     for name, value in claimed.items():
         if header.get(name) != value:
             raise VerificationError(f"Expected {name} as in the ledger's header, {header.get(name)!r}, got {value!r}.")

@@ -7,7 +7,7 @@ run made is neither, so its events are part of whatever is built upon it: of pla
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from veilset.core.errors import BudgetError, InputError, VerificationError
 from veilset.core.files import sha256_of
@@ -18,8 +18,6 @@ from veilset.release import layout
 from veilset.release.certifying import OF_OTHERS
 from veilset.release.format import Release, load_release
 from veilset.release.verify import verify_release
-
-AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +105,6 @@ def budget_with(budget: Budget, inputs: Sequence[InputRelease], unit: str, *, cl
                 f"Take a release whose unit is {unit}."
             )
     return replace(budget, carried=tuple(event for found in inputs if not found.is_of_others for event in found.events))
-
-
-def plan_with_carried(plan: AnyPlan) -> AnyPlan:
-    """The plan with what its budget carries, behind the run's own events."""
-    return replace(plan, events=(*plan.events, *plan.budget.carried))
 
 
 def require_carried(inputs: Sequence[InputRelease], plan: Plan) -> None:

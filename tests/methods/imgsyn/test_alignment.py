@@ -42,8 +42,8 @@ CASES += [("map", network_teacher), ("channel", network_teacher)]
 def test_rows_depend_on_their_own_image_and_stay_below_the_bound(form: str, teacher: object) -> None:
     moments = moments_of(form, teacher())
     batch = torch.cat([images(6, 4), 5 * images(2, 5)])
-    together = moments.rows(moments.observe(batch)[1])
-    alone = torch.cat([moments.rows(moments.observe(batch[i : i + 1])[1]) for i in range(8)])
+    together = moments.observe(batch)[1]
+    alone = torch.cat([moments.observe(batch[i : i + 1])[1] for i in range(8)])
     assert together.shape == (8, moments.width)
     assert torch.allclose(together, alone, atol=1e-4)
     assert float(together.norm(dim=1).max()) <= moments.clip_norm * (1 + 1e-5)
@@ -58,8 +58,8 @@ def test_logits_are_the_teachers(form: str, teacher: object) -> None:
 @pytest.mark.parametrize("form", ["code", "map", "channel"])
 def test_the_distance_is_zero_at_home_and_positive_elsewhere(form: str) -> None:
     moments = moments_of(form)
-    mean = moments.rows(moments.observe(images(30, 7))[1]).mean(dim=0, keepdim=True)
-    other = moments.rows(moments.observe(images(30, 8).square())[1]).mean(dim=0, keepdim=True)
+    mean = moments.observe(images(30, 7))[1].mean(dim=0, keepdim=True)
+    other = moments.observe(images(30, 8).square())[1].mean(dim=0, keepdim=True)
     assert float(moments.distance(mean, mean)) == pytest.approx(0, abs=1e-8)
     assert float(moments.distance(other, mean)) > 0
 
@@ -80,7 +80,7 @@ def test_what_has_no_such_statistic_is_refused() -> None:
 
 def target_of(moments: LayerMoments, classes: int = 1) -> torch.Tensor:
     bright = (images(30 * classes, 9) * 0.3 + 0.7).clamp(0, 1)
-    rows = moments.rows(moments.observe(bright)[1])
+    rows = moments.observe(bright)[1]
     return torch.stack([part.mean(dim=0) for part in rows.chunk(classes)])
 
 
@@ -92,7 +92,7 @@ def test_alignment_comes_closer_to_the_target(form: str, classes: int) -> None:
     config = AlignSettings(class_weight=0.0, variation_weight=0.0, iterations=6)
 
     def distance(batch: torch.Tensor) -> float:
-        rows = moments.rows(moments.observe(batch)[1])
+        rows = moments.observe(batch)[1]
         means = (
             torch.stack([rows[labels == c].mean(dim=0) for c in range(CLASSES)]) if classes > 1 else rows.mean(0)[None]
         )
@@ -162,6 +162,6 @@ def test_threads_see_their_own_layers() -> None:
     network = build_network("convnet", shape=(16, 16, 1), classes=3, seed=0).eval().requires_grad_(False)
     moments = LayerMoments(Teacher(network=network, description={}), "channel", [images(20, 1)])
     batches = [images(20, seed) for seed in range(40)]
-    alone = [moments.rows(moments.observe(batch)[1]) for batch in batches]
-    together = in_parallel(lambda number: moments.rows(moments.observe(batches[number])[1]), len(batches), workers=4)
+    alone = [moments.observe(batch)[1] for batch in batches]
+    together = in_parallel(lambda number: moments.observe(batches[number])[1], len(batches), workers=4)
     assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(alone, together, strict=True))

@@ -1,5 +1,6 @@
 """pldk: one budget for experts and teacher, starts that are not private, and the form that has no guarantee."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.format import load_release
-from veilset.release.inputs import InputRelease, budget_with, open_input, plan_with_carried
+from veilset.release.inputs import InputRelease, budget_with, open_input
 from veilset.release.verify import verify_release
 
 TINY = {
@@ -190,7 +191,8 @@ def test_what_was_verified_is_what_is_used(tmp_path: Path, monkeypatch: pytest.M
     method = Pldk.configure("fast", TINY | {"start": "release", "release": str(place)})
     vault = Vault(records())
     budget = budget_with(Budget(8.0, 1e-5), method.inputs(), "record", claims_dp=True)
-    plan = plan_with_carried(method.plan(vault.facts, budget))
+    plan = method.plan(vault.facts, budget)
+    plan = replace(plan, events=(*plan.events, *budget.carried))
     assert plan.certified()["release_sha256"] == method.inputs()[0].certificate_sha256
     assert opened == [place]
     place.rename(tmp_path / "away")

@@ -50,10 +50,9 @@ def align(
     best, smallest, variations = start, float("inf"), []
     for step in range(config.iterations + 1):
         # Line 4: what the teacher sees. Line 5: the loss of Equation 5.
-        logits, layers = moments.observe(images)
+        logits, rows = moments.observe(images)
         loss = config.class_weight * functional.cross_entropy(logits, labels)
         if target is not None and config.feature_weight:
-            rows = moments.rows(layers)
             loss = loss + config.feature_weight * moments.distance(*_compared(rows, labels, target))
         variation = total_variation(images)
         loss = (
@@ -118,12 +117,21 @@ class KeptBatches:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
 
-    def load(self, number: int) -> Tensor | None:
+    def each(self, work: Callable[[int], Tensor], count: int) -> Iterator[Tensor]:
+        """`work(0)`, `work(1)`, ... in order, as `in_parallel`; what was finished before is not done again."""
+
+        def made(number: int) -> Tensor:
+            earlier = self._load(number)
+            return self._save(number, work(number)) if earlier is None else earlier
+
+        return in_parallel(made, count)
+
+    def _load(self, number: int) -> Tensor | None:
         """Batch `number`, if it was finished before."""
         place = self._place(number)
         return torch.from_numpy(np.load(place, allow_pickle=False)) if place is not None and place.exists() else None
 
-    def save(self, number: int, images: Tensor) -> Tensor:
+    def _save(self, number: int, images: Tensor) -> Tensor:
         """Keep batch `number`; returns it."""
         place = self._place(number)
         if place is not None:

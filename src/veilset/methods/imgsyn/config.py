@@ -10,7 +10,7 @@ from veilset.core.settings import RATE, Auto, Settings, setting
 from veilset.methods import METHODS
 from veilset.methods.base import AuditForm, Decision, Method, MethodPlan
 from veilset.methods.shared.choices import Variation
-from veilset.privacy.accounting import calibrate
+from veilset.privacy.accounting import noise_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
 from veilset.privacy.sharing import noise_of_one_sum
@@ -167,7 +167,8 @@ class Imgsyn(Method):
             statistic = Event(label="statistics", noise_multiplier=noise)
         draft = draft_teacher(facts, budget, config.teacher_settings)
         before, after = (() if start is None else start.events), (() if statistic is None else (statistic,))
-        teacher = draft.at(calibrate(budget, lambda noise: [*before, draft.event(noise), *after]))
+        asked = draft.event(1.0)
+        teacher = draft.at(noise_of(asked, budget, among=(*before, asked, *after)))
         temperature = self._temperature(facts)
         shown: dict[str, float | int | str] = {
             "teacher": teacher.name,

@@ -57,8 +57,7 @@ def _noisy_statistic(plan: ImgsynPlan, session: Session, moments: LayerMoments, 
     by_class, bound = plan.settings.by_class, moments.clip_norm
 
     def row(images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG001 (the session places rows by class)
-        layers = moments.observe(as_floats(images, context.device))[1]
-        rows = moments.rows(layers).cpu()
+        rows = moments.observe(as_floats(images, context.device))[1].cpu()
         return torch.cat([rows, torch.full_like(rows[:, :1], _COUNT_SHARE * bound)], dim=1) if by_class else rows
 
     released = session.gaussian_sum(

@@ -15,7 +15,7 @@ from veilset.core.progress import track
 from veilset.core.randomness import derive_seed, numpy_generator, torch_generator
 from veilset.core.records import Images
 from veilset.methods.base import Context, Fitted, ReleasedModel, Samples
-from veilset.methods.imgsyn.alignment import KeptBatches, align, in_parallel, turning_point
+from veilset.methods.imgsyn.alignment import KeptBatches, align, turning_point
 from veilset.methods.imgsyn.config import AlignSettings, ImgsynPlan
 from veilset.methods.imgsyn.starts import Starts
 from veilset.methods.imgsyn.statistic import LayerMoments
@@ -79,17 +79,14 @@ class AlignedImages(Fitted):
         kept = KeptBatches(self.context.workspace, f"imgsyn-{count}-{seed}")
 
         def work(number: int) -> Tensor:
-            earlier = kept.load(number)
-            if earlier is not None:
-                return earlier
             start = starts(number, config.batch).to(device)
             moved = align(start, self._aims(number), moments, self.target, alignment).images
             # The teacher labels each copy anew, so a student learns more from it than from changing an image itself.
             coins = torch_generator(seed, f"imgsyn copies {number}", device)
             changed = [augment(moved, MILD, coins) for _ in range(copies - 1)]
-            return kept.save(number, _as_bytes(torch.cat([moved, *changed])))
+            return _as_bytes(torch.cat([moved, *changed]))
 
-        done = giving_back(track(in_parallel(work, batches), self.context.progress, "aligning images", batches))
+        done = giving_back(track(kept.each(work, batches), self.context.progress, "aligning images", batches))
         pictures = torch.cat(list(done))[:count]
         parts = torch.split(pictures, _AT_ONCE)
         return pictures, torch.cat(list(self._labelled(parts, "labelling images", len(parts))))

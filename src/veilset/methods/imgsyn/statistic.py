@@ -47,7 +47,7 @@ class LayerMoments:
                 module.register_forward_pre_hook(self._watch)
         self.form: Form = ("code" if has_code else "map") if form == "auto" else form
         with torch.no_grad():
-            parts = [self._raw(self.observe(part)[1]) for part in pictures]
+            parts = [self._raw(self._seen(part)[1]) for part in pictures]
             layers = [torch.cat(layer) for layer in zip(*parts, strict=True)]
             self.centres = [layer.mean(dim=0) for layer in layers]
             self.scales = [
@@ -58,8 +58,18 @@ class LayerMoments:
         self.width = sum(len(centre) for centre in self.centres)
         self.clip_norm = float(lengths.quantile(_CLIP_QUANTILE))
 
-    def observe(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Logits, and what the layers read, (b, C, h, w) each, in the order of use. Several threads may ask at once."""
+    def observe(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits, and the rows (b, width), clipped to `clip_norm`; gradients flow to the images.
+
+        Several threads may ask at once.
+        """
+        logits, layers = self._seen(images)
+        rows = self._scaled(self._raw(layers))
+        lengths: Tensor = rows.norm(dim=1, keepdim=True)
+        return logits, rows * (self.clip_norm / lengths.clamp_min(self.clip_norm))
+
+    def _seen(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Logits, and what the layers read, (b, C, h, w) each, in the order of use."""
         code = getattr(self.teacher.network, "code", None)
         if isinstance(code, Code):
             features = code.extractor(images)
@@ -90,12 +100,6 @@ class LayerMoments:
         seen = getattr(self._watching, "seen", None)
         if seen is not None:
             seen.append(_as_maps(inputs[0]))
-
-    def rows(self, layers: list[Tensor]) -> Tensor:
-        """The rows (b, width), clipped to `clip_norm`; gradients flow to the images."""
-        rows = self._scaled(self._raw(layers))
-        lengths: Tensor = rows.norm(dim=1, keepdim=True)
-        return rows * (self.clip_norm / lengths.clamp_min(self.clip_norm))
 
     def distance(self, mean_row: Tensor, target: Tensor) -> Tensor:
         """How far the mean row of a batch is from the released one: Equation 1 of the paper, in public scales.

@@ -151,7 +151,7 @@ class Coordinator:
         )
         budget = _joint_budget(members, events, facts.units)
         plan = MethodPlan(budget=budget, events=events, settings=self.method.settings)
-        header = header_of(self.job, self.method, facts, plan)
+        header = header_of(self.job, facts, plan, self.method.inputs())
         sites = [{"name": member.name, "units": member.units, "critics": member.critics} for member in members]
         ledger = Ledger.create(workspace / "joint.jsonl", {"run": "federation", **header, "sites": sites})
         try:

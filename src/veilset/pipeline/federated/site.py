@@ -150,7 +150,7 @@ class Site:
         self._bounds.check(method.settings)
         self._plan = method.plan(facts, budget_of(self._job, facts))
         part = None if self._covered is None else self._covered(self._plan)
-        header = header_of(self._job, method, facts, self._plan)
+        header = header_of(self._job, facts, self._plan, method.inputs())
         opening = self._open_run.enter_context(
             opened(
                 self._vault,
