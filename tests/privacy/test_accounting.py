@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from veilset.core.errors import BudgetError, InputError
-from veilset.privacy.accounting import calibrate, epsilon_of, fits_account, gaussian_delta, gaussian_epsilon
+from veilset.core.errors import BudgetError, InputError, VeilsetError
+from veilset.privacy.accounting import (
+    calibrate,
+    epsilon_of,
+    fits_account,
+    gaussian_delta,
+    gaussian_epsilon,
+    noise_of,
+)
 from veilset.privacy.budget import Budget, default_delta
 from veilset.privacy.events import Event
 
@@ -96,6 +103,15 @@ def test_calibrated_gaussian_is_tight(epsilon: float, exponent: float) -> None:
     assert epsilon * 0.995 <= epsilon_of([gaussian(noise)], budget.delta) <= epsilon
 
 
+def test_the_noise_of_one_event_is_what_is_left_beside_the_others() -> None:
+    budget, steps, other = Budget(1, 1e-5), dpsgd(), gaussian(8.0)
+    assert noise_of(steps, budget) == calibrate(budget, lambda noise: [dpsgd(noise)])
+    noise = noise_of(steps, budget, among=(other, steps))
+    assert noise == calibrate(budget, lambda noise: [other, dpsgd(noise)]) > noise_of(steps, budget)
+    with pytest.raises(VeilsetError, match="among the events"):
+        noise_of(steps, budget, among=(other,))
+
+
 def test_calibration_of_many_steps_is_quick() -> None:
     calibrate(Budget(1, 1e-5), lambda noise: [dpsgd(noise)])  # loads the accountant
     seconds = []
@@ -151,6 +167,15 @@ def test_default_delta_and_its_check() -> None:
     assert default_delta(100) == 1e-4
     with pytest.raises(InputError, match=r"Expected delta=0.01 < 1/60000 records. Pass --delta 1e-06."):
         Budget(1, 0.01).check_against(60_000)
+
+
+def test_a_budget_for_units_has_the_default_delta_and_is_checked() -> None:
+    assert Budget.for_units(1.0, None, 60_000, "record") == Budget(1.0, 1e-6)
+    assert Budget.for_units(1.0, 1e-9, 60_000, "record") == Budget(1.0, 1e-9)
+    with pytest.raises(InputError, match="Expected delta"):
+        Budget.for_units(1.0, 0.01, 60_000, "record")
+    with pytest.raises(InputError, match="at least 10 groups, got 9"):
+        Budget.for_units(1.0, None, 9, "group")
 
 
 @pytest.mark.parametrize(

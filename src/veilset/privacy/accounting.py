@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from veilset.core.errors import BudgetError, InputError
+from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.privacy.budget import LEAST_DELTA, Budget
 from veilset.privacy.events import Event
 
@@ -277,9 +277,12 @@ def noise_of(event: Event, budget: Budget, *, among: Sequence[Event] | None = No
 
     The noise that it has is not looked at; the others keep theirs.
     """
+    events = (event,) if among is None else among
+    if not any(other is event for other in events):
+        raise VeilsetError(f"Expected {event.label!r} among the events that it is calibrated with. Report this.")
 
     def events_at(noise: float) -> list[Event]:
-        return [replace(other, noise_multiplier=noise) if other is event else other for other in among or (event,)]
+        return [replace(other, noise_multiplier=noise) if other is event else other for other in events]
 
     return calibrate(budget, events_at)
 
