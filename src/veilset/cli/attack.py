@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from veilset.cli.archives import reads_archives
 from veilset.cli.console import Console, RichProgress
 from veilset.cli.options import (
     AsJson,
@@ -22,9 +23,11 @@ from veilset.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from veilset.data.archives.reading import Reading
     from veilset.evaluate.attacks import AttackReport
 
 
+@reads_archives
 def attack(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="A release directory.")],
     *,
@@ -57,6 +60,7 @@ def attack(
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
+    reading: "Reading | None" = None,
 ) -> None:
     """Try to tell from the release who was in its data. The result is NOT for release, and passing proves nothing."""
     from veilset.core.errors import InputError
@@ -79,8 +83,8 @@ def attack(
     config = AttackConfig(records=records, shadow_records=shadow_records, shadows=shadows, seed=seed)
     source = load_release(release)
     # With a limit the groups decide who is in, as they did for the release.
-    ours = open_images(members, groups=groups, **data_options(size, channels, limit, labels, classes, seed))
-    others = open_images(nonmembers, **data_options(size, channels, None, labels, classes, seed))
+    ours = open_images(members, groups=groups, **data_options(size, channels, limit, labels, classes, seed, reading))
+    others = open_images(nonmembers, **data_options(size, channels, None, labels, classes, seed, reading))
     names = source.certificate.facts.class_names
     ours, others = in_class_order(ours, names, "the members"), in_class_order(others, names, "the nonmembers")
     # Before a student is trained: most of what can be wrong is wrong here.

@@ -1,5 +1,6 @@
 """`veilset evaluate`: what a release is worth on real test images, and how far it is from other images."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from veilset.cli.archives import reads_archives
 from veilset.cli.console import Console, RichProgress
 from veilset.cli.options import (
     STUDENTS,
@@ -28,8 +30,11 @@ from veilset.core.errors import InputError
 
 if TYPE_CHECKING:
     from veilset.core.records import Records
+    from veilset.data.archives.reading import Reading
+    from veilset.pipeline.evaluate import Evaluation
 
 
+@reads_archives
 def evaluate(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="A release directory.")],
     *,
@@ -74,6 +79,7 @@ def evaluate(
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
+    reading: "Reading | None" = None,
 ) -> None:
     """Train students on the release alone and score them on a real test set. The result is NOT for release.
 
@@ -85,7 +91,7 @@ def evaluate(
 
     check_device(device)
     _check_place(out, release, paid=paid_epsilon is not None)
-    options = data_options(size, channels, limit, labels, classes, seed) | {"groups": groups}
+    options = data_options(size, channels, limit, labels, classes, seed, reading) | {"groups": groups}
     wanted = Evaluation(
         students=tuple(name.strip() for name in student.split(",")),
         seeds=seeds,
@@ -94,7 +100,6 @@ def evaluate(
         device=device,
         wants_references=references,
         wants_controls=controls,
-        unit="record" if groups is None else "group",
         extractor=extractor,
     )
     progress, console = RichProgress(), Console(as_json=as_json)
@@ -104,6 +109,7 @@ def evaluate(
             raise InputError(
                 "A paid accuracy stands alone. Leave --private, --public, --references and --controls out."
             )
+        wanted = _for_unit_of(tested, wanted)
         result = _pay(release, wanted, tested, paid_epsilon, delta, account, out or Path("evaluation.json"))
         _say_paid(console, result["paid"])
     else:
@@ -111,12 +117,18 @@ def evaluate(
             raise InputError("--delta and --account belong to --paid-epsilon. Add it or leave them out.")
         train = None if private is None else open_images(private, progress=progress, **options)
         other = None if public is None else open_images(public, progress=progress)
+        wanted = _for_unit_of(tested if train is None else train, wanted)
         result = measure(release, wanted, test=tested, train=train, public=other, progress=progress)
         _say(console, result)
     if out is not None:
         _write(out, result)
         console.say(f"Written to {out}.")
     console.result({key: value for key, value in result.items() if key != "pictures"})
+
+
+def _for_unit_of(records: "Records", wanted: "Evaluation") -> "Evaluation":
+    """Groups are what is protected where they are known, as for `synthesize`."""
+    return dataclasses.replace(wanted, unit="record" if records.groups is None else "group")
 
 
 def _check_place(out: Path | None, release: Path, *, paid: bool) -> None:

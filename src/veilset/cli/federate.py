@@ -4,10 +4,11 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from veilset.cli.archives import reads_archives
 from veilset.cli.console import Console, RichProgress, epsilon_text, guarded
 from veilset.cli.options import (
     AsJson,
@@ -29,6 +30,9 @@ from veilset.cli.options import (
 )
 from veilset.cli.simulate import LOOPBACK, Samples, end_on_sigterm, require_flower, simulate
 from veilset.core.errors import InputError
+
+if TYPE_CHECKING:
+    from veilset.data.archives.reading import Reading
 
 federate = typer.Typer(
     name="federate",
@@ -133,6 +137,7 @@ def server(
 
 @federate.command()
 @guarded
+@reads_archives
 def site(
     private: Annotated[str, typer.Argument(metavar="PRIVATE", help="This site's images: npz[:split], folder, ...")],
     *,
@@ -175,6 +180,7 @@ def site(
     classes: Classes = None,
     seed: Seed = 0,
     as_json: AsJson = False,
+    reading: "Reading | None" = None,
 ) -> None:
     """Join a federation: answer the server with noised gradients until it ends or the plan is spent."""
     require_flower()
@@ -196,7 +202,7 @@ def site(
         if not path.is_file():
             raise InputError(f"{path} is missing. Ask the server's keeper for it: veilset federate keys")
     bounds = Bounds(most={name: _number(name, text) for name, text in settings_of(allow, "--allow").items()})
-    options = data_options(size, channels, limit, labels, classes, seed)
+    options = data_options(size, channels, limit, labels, classes, seed, reading)
     records = open_images(private, groups=groups, progress=RichProgress(), **options)
     whole = Vault(records, unit=unit_of(unit, records))
     book = account_of(whole, None if account is None else Account(account))  # of all the data, also for a part of it

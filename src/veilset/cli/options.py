@@ -1,12 +1,15 @@
 """Options that several commands share, each described once."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from veilset.core.errors import InputError
 from veilset.models import NETWORKS
+
+if TYPE_CHECKING:
+    from veilset.data.archives.reading import Reading
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress goes to stderr.")]
 Method = Annotated[str, typer.Option("--method", "-m", help="A method; see `veilset methods`.")]
@@ -56,13 +59,20 @@ def settings_of(pairs: list[str] | None, option: str = "--set") -> dict[str, str
 
 
 def data_options(
-    size: int | None, channels: int | None, limit: int | None, labels: str | None, classes: str | None, seed: int
+    size: int | None,
+    channels: int | None,
+    limit: int | None,
+    labels: str | None,
+    classes: str | None,
+    seed: int,
+    reading: "Reading | None" = None,
 ) -> dict[str, Any]:
     """Keyword arguments for `open_images`."""
     if channels not in (None, 1, 3):
         raise InputError(f"Expected --channels 1 or 3, got {channels}.")
     names = None if classes is None else tuple(name.strip() for name in classes.split(","))
-    return {"size": size, "channels": channels, "limit": limit, "labels": labels, "classes": names, "seed": seed}
+    chosen = {"size": size, "channels": channels, "limit": limit, "labels": labels, "classes": names, "seed": seed}
+    return chosen if reading is None else chosen | {"reading": reading}
 
 
 def check_device(device: str) -> None:

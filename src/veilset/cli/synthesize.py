@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from veilset.cli.archives import reads_archives
 from veilset.cli.console import Console, RichProgress, epsilon_text
 from veilset.cli.options import (
     AsJson,
@@ -35,11 +36,13 @@ from veilset.core.errors import InputError
 
 if TYPE_CHECKING:
     from veilset.core.records import Records
+    from veilset.data.archives.reading import Reading
     from veilset.privacy.account import Account
     from veilset.privacy.vault import PublicFacts
     from veilset.release.format import Release
 
 
+@reads_archives
 def synthesize(
     private: Annotated[
         str | None, typer.Argument(metavar="PRIVATE", help="The private images: npz[:split], folder, ...")
@@ -100,11 +103,12 @@ def synthesize(
         typer.Option("--key", help="The public key that signed the release of --teacher-model; --sign needs it."),
     ] = None,
     as_json: AsJson = False,
+    reading: "Reading | None" = None,
 ) -> None:
     """Make a private stand-in for PRIVATE: spend the budget once, write a verified release to --out."""
     started = time.perf_counter()
     console = Console(as_json=as_json)
-    options = data_options(size, channels, limit, labels, classes, seed)
+    options = data_options(size, channels, limit, labels, classes, seed, reading)
     from veilset.core.files import require_absent
     from veilset.data.opening import open_images
     from veilset.pipeline.checks import early_warnings
