@@ -15,7 +15,7 @@ from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.methods.base import Context
 from veilset.methods.imgsyn import method as method_file
-from veilset.methods.imgsyn import sampling, starts
+from veilset.methods.imgsyn import sampling, starting_points
 from veilset.methods.imgsyn.config import Imgsyn, ImgsynSettings
 from veilset.methods.imgsyn.method import class_means
 from veilset.pipeline.job import Job
@@ -41,7 +41,7 @@ SMALL = {"iterations": "2", "batch": "10", "pool": "2", "copies": "2"}
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Directions and scales from fewer pictures: the same code in less time."""
     monkeypatch.setattr(fitting, "_PICTURES", 800)
-    monkeypatch.setattr(starts, "_PICTURES", 100)
+    monkeypatch.setattr(starting_points, "_PICTURES", 100)
 
 
 def records(seed: int = 0, count: int = 300) -> ImageSet:

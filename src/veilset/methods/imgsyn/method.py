@@ -20,7 +20,7 @@ from veilset.methods import METHODS
 from veilset.methods.base import Context, Fitted
 from veilset.methods.imgsyn.config import ImgsynPlan
 from veilset.methods.imgsyn.sampling import AlignedImages
-from veilset.methods.imgsyn.starts import Starts
+from veilset.methods.imgsyn.starting_points import StartingPoints
 from veilset.methods.imgsyn.statistic import LayerMoments
 from veilset.methods.shared.class_counts import sensible_counts
 from veilset.privacy.session import Session
@@ -37,7 +37,9 @@ def fit(plan: ImgsynPlan, session: Session, public: Public | None, context: Cont
     facts = session.facts
     # 0. Starting images: public ones, or those of a DP generator of the same vault.
     look_alikes = None if plan.start is None else METHODS.get("merf").fit(plan.start, session, public, context)
-    starts = Starts(settings=plan.settings, facts=facts, public=public, look_alikes=look_alikes, context=context)
+    starts = StartingPoints(
+        settings=plan.settings, facts=facts, public=public, look_alikes=look_alikes, context=context
+    )
 
     # 1. The teacher, by DP-SGD.
     teacher = train_teacher(session, plan.teacher, public, context)

@@ -17,7 +17,7 @@ from veilset.core.records import Images
 from veilset.methods.base import Context, Fitted, ReleasedModel, Samples
 from veilset.methods.imgsyn.alignment import KeptBatches, align, turning_point
 from veilset.methods.imgsyn.config import AlignSettings, ImgsynPlan
-from veilset.methods.imgsyn.starts import Starts
+from veilset.methods.imgsyn.starting_points import StartingPoints
 from veilset.methods.imgsyn.statistic import LayerMoments
 from veilset.methods.shared.starting_images import Batch, balanced_choice
 from veilset.privacy.vault import PublicFacts
@@ -37,7 +37,7 @@ class AlignedImages(Fitted):
     teacher: Teacher
     moments: LayerMoments | None
     target: Tensor | None
-    starts: Starts
+    starts: StartingPoints
     context: Context
 
     def sample(self, count: int, seed: int = 0) -> Samples:

@@ -20,7 +20,7 @@ _PICTURES, _AT_ONCE = 1000, 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Starts:
+class StartingPoints:
     """Starting images: public ones, noise, drawn patterns, or those of a private generator."""
 
     settings: ImgsynSettings
