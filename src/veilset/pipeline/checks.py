@@ -61,23 +61,27 @@ def early_warnings(facts: PublicFacts, budget: Budget) -> list[str]:
     warnings = []
     if budget.epsilon > _LARGE_EPSILON:
         warnings.append(f"Epsilon {budget.epsilon:g} is large: the guarantee for one {facts.unit} is weak.")
-    if facts.units < _FEW_UNITS:
-        warnings.append(f"Only {facts.units} {facts.unit}s: at this size the noise may drown what there is to learn.")
-    return warnings
+    few = few_units(facts.unit, facts.units)
+    return warnings if few is None else [*warnings, few]
+
+
+def few_units(unit: str, units: int) -> str | None:
+    """A warning where there are few units to learn from."""
+    if units >= _FEW_UNITS:
+        return None
+    return f"Only {units} {unit}s: at this size the noise may drown what there is to learn."
 
 
 @contextmanager
 def charged(account: Account | None, epsilon: float, workspace: Path) -> Iterator[None]:
     """Add to an error that the budget is spent, and how to go on; without an account, this process did not pay."""
-    note = (
-        ""
-        if account is None
-        else (
-            f" Epsilon {epsilon:g} is charged to {account.path}. What it paid for is kept in {workspace}: remove "
-            "the cause, then give the same command with --resume (in Python, with this workspace and resume=True), which "
+    note = ""
+    if account is not None:
+        note = (
+            f" Epsilon {epsilon:g} is charged to {account.path}. What it paid for is kept in {workspace}: remove the "
+            "cause, then give the same command with --resume (in Python, with this workspace and resume=True), which "
             "costs nothing more."
         )
-    )
     try:
         yield
     except VeilsetError as error:
