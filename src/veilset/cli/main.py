@@ -15,6 +15,7 @@ from veilset.cli import (
     export,
     federate,
     generator,
+    inspect,
     keygen,
     methods,
     plan,
@@ -51,6 +52,7 @@ def _options(
 for command in (
     demo.demo,
     methods.methods,
+    inspect.inspect,
     plan.plan,
     synthesize.synthesize,
     verify.verify,
