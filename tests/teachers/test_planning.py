@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from veilset.core.errors import InputError
+from veilset.methods import METHODS
+from veilset.models.features.weights import PUBLISHED
 from veilset.privacy.accounting import calibrate, epsilon_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
@@ -47,6 +49,16 @@ def test_auto_takes_pretrained_features_for_photographs_where_they_are_installed
     assert plan_teacher(facts(500), Budget(1, 1e-5), TeacherSettings(features="lite1")).name.startswith(
         "head on lite1 (SHA-256 77cc7160"
     )
+
+
+@pytest.mark.parametrize("name", ["dpgan", "imgsyn"])
+def test_a_certificate_names_the_weights_of_the_features(monkeypatch, name):
+    method = METHODS.get(name).configure()
+    for there in (True, False):
+        monkeypatch.setattr(planning, "is_installed", lambda _, there=there: there)
+        certified = method.plan(facts(5_000, (32, 32, 3)), Budget(10, 1e-6)).certified()
+        known = {"public_weights": {"lite0": PUBLISHED["lite0"].sha256}} if there else {}
+        assert {key: value for key, value in certified.items() if key == "public_weights"} == known
 
 
 def test_a_plan_loads_no_torch():

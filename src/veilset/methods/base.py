@@ -19,6 +19,7 @@ from veilset.core.settings import Settings
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.vault import Public, PublicFacts
+from veilset.teachers.config import TeacherPlan
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,8 +65,15 @@ class MethodPlan(Plan):
         return replace(self, **{field.name: quieter(getattr(self, field.name)) for field in fields(self)})
 
     def certified(self) -> dict[str, Any]:
-        """The settings as ledger and certificate show them: with what the rules decided, without places on a disk."""
-        return self.settings.plain() | {name: found.value for name, found in self.decided.items()}
+        """The settings as ledger and certificate show them: with what the rules decided, without places on a disk.
+
+        A teacher on pretrained features adds their names and the hashes of their weights.
+        """
+        parts = (getattr(self, field.name) for field in fields(self))
+        teachers = [part for part in parts if isinstance(part, TeacherPlan)]
+        weights = {name: sha256 for teacher in teachers for name, sha256 in teacher.public_weights.items()}
+        known = self.settings.plain() | {name: found.value for name, found in self.decided.items()}
+        return known | ({"public_weights": weights} if weights else {})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,10 +87,16 @@ class TeacherPlan:
     event: Event
 
     @property
+    def public_weights(self) -> dict[str, str]:
+        """The published weights that the features are made of, and their SHA-256."""
+        names = self.recipe.features.split("+") if self.recipe.kind == "head" else []
+        return {name: PUBLISHED[name].sha256 for name in names if name in PUBLISHED}
+
+    @property
     def name(self) -> str:
         """For people: the kind, and its features or its network; published weights with the begin of their hash."""
         recipe = self.recipe
         if recipe.kind != "head":
             return f"{recipe.kind} {recipe.network}"
-        known = [PUBLISHED[part].sha256[:12] for part in recipe.features.split("+") if part in PUBLISHED]
+        known = [sha256[:12] for sha256 in self.public_weights.values()]
         return f"head on {recipe.features}" + (f" (SHA-256 {' '.join(known)})" if known else "")
