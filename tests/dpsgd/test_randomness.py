@@ -52,6 +52,25 @@ def test_a_model_that_draws_is_refused_by_name(model, message):
         engine.sum(torch.rand(5, 4), torch.zeros(5, dtype=torch.int64))
 
 
+class Slopes(nn.Module):
+    """Draws for numbers below zero only, and not by a module that is known to."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return functional.rrelu(self.layer(x), training=self.training)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_draws_below_zero_only_is_refused_whatever_the_weights(seed):
+    engine = ClippedGradients(Slopes(seed), cross_entropy, 1.0)
+    with pytest.raises(InputError, match="draws random numbers"):
+        engine.sum(torch.rand(5, 4), torch.zeros(5, dtype=torch.int64))
+
+
 def test_a_loss_that_draws_is_refused():
     engine = ClippedGradients(nn.Linear(4, 3), lambda o, t: cross_entropy(o, t) * torch.rand(len(o)), 1.0)
     with pytest.raises(InputError, match="The loss draws random numbers"):

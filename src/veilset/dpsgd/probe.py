@@ -106,29 +106,46 @@ def refuse_known_mixers(model: nn.Module) -> None:
             )
 
 
+_WILD_ROWS = 32
 _NO_DICE = "draws random numbers, which one record more would shift for all others. Set p=0 or take it out."
 
 
 def _refuse_known_dice(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
+        drops = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+        slopes = isinstance(module, nn.RReLU) and module.lower < module.upper
+        if module.training and (drops or slopes):
             raise InputError(f"{type(module).__name__} at {name!r} {_NO_DICE}")
 
 
 @torch.no_grad()
 def _refuse_dice(model: nn.Module, loss: Loss, inputs: Inputs, targets: Tensor) -> None:
     """Any other use of random numbers: the outputs must not change with torch's seed."""
-    first, second = (_outputs(model, inputs, seed) for seed in (_SEED, _SEED + 1))
-    if not equal_bits(first[-1][1], second[-1][1]):
-        pairs = zip(first, second, strict=False)
-        name = next((name for (name, before), (_, after) in pairs if not equal_bits(before, after)), "The model")
-        raise InputError(f"{name} {_NO_DICE}")
+    for tried in (_of_both_signs(inputs), inputs):
+        first, second = (_outputs(model, tried, seed) for seed in (_SEED, _SEED + 1))
+        if not equal_bits(first[-1][1], second[-1][1]):
+            pairs = zip(first, second, strict=False)
+            name = next((name for (name, before), (_, after) in pairs if not equal_bits(before, after)), "The model")
+            raise InputError(f"{name} {_NO_DICE}")
     losses = []
     for seed in (_SEED, _SEED + 1):
         torch.manual_seed(seed)
         losses.append(row_losses(nn.Identity(), loss, (first[-1][1],), targets))
     if not equal_bits(*losses):
         raise InputError(f"The loss {_NO_DICE}")
+
+
+def _of_both_signs(inputs: Inputs) -> Inputs:
+    """More rows, of both signs and of every size: some random numbers are drawn for numbers below zero only."""
+    coins = torch.Generator(device="cpu").manual_seed(_SEED)
+
+    def wild(side: Tensor) -> Tensor:
+        repeated = side.repeat(_WILD_ROWS // len(side) + 1, *(1,) * (side.ndim - 1))
+        if not side.is_floating_point():
+            return repeated
+        return (3 * torch.randn(repeated.shape, generator=coins, device="cpu")).to(side)
+
+    return tuple(wild(side) for side in inputs)
 
 
 def _outputs(model: nn.Module, inputs: Inputs, seed: int) -> list[tuple[str, Tensor]]:
