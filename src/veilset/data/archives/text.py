@@ -73,7 +73,7 @@ def without_text(
 
 def finder() -> Finder:
     """A reader of text, from the optional package."""
-    return _Ocr(require("rapidocr", "medical").RapidOCR())
+    return _Ocr(require("rapidocr", "medical").RapidOCR(params={"Global.log_level": "critical"}))
 
 
 @dataclass(frozen=True)
