@@ -108,14 +108,19 @@ def _from_table(found: Survey, path: Path, request: Request, tally: Tally) -> Li
 def check_listed(folder: Path, paths: list[str], table: str, *, skip: bool) -> set[str]:
     """Refuse paths that leave the folder or stand there twice, and files that are missing unless they are skipped."""
     root = folder.resolve()
-    leads_to = cache(resolved)  # one folder for many files
     leaving, missing = [], []
+
+    @cache  # one folder for many files
+    def is_inside(parent: str) -> bool:
+        return resolved(Path(parent)).is_relative_to(root)
+
     for path in paths:
-        place = root / path
-        there = resolved(place) if place.is_symlink() else leads_to(place.parent) / place.name
-        if place.name == ".." or not there.is_relative_to(root):
+        place = f"{root}{os.sep}{path}" if not os.path.isabs(path) else path  # noqa: PTH117  # texts: there may be many
+        parent, name = os.path.split(place)
+        is_link = os.path.islink(place)  # noqa: PTH114
+        if name == ".." or not (resolved(Path(place)).is_relative_to(root) if is_link else is_inside(parent)):
             leaving.append(path)
-        elif not place.is_file():
+        elif not os.path.isfile(place):  # noqa: PTH113
             missing.append(path)
     if leaving:
         raise InputError(f"{len(leaving)} paths of {table} leave {folder}: {first_of(leaving)}. Keep them inside.")

@@ -117,6 +117,7 @@ def test_a_table_elsewhere_and_its_groups(archive, tmp_path):
     (tmp_path / "mine.csv").write_text(text)
     records = open_images(archive, reading=Reading(table=tmp_path / "mine.csv"))
     assert sorted(set(records.groups.tolist())) == ["g0", "g1", "g2", "g3", "g4"]
+    assert "4 PatientIDs lie in more than one group" in records.tally.lines()[0]
 
 
 def test_files_without_an_ending_are_found_and_strays_counted(archive):

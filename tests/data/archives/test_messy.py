@@ -80,7 +80,9 @@ def test_bad_files_are_left_out_and_never_certified(messy, tmp_path):
     found = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "release")])
     assert found.exit_code == 0, found.output
     for path in (tmp_path / "release").iterdir():
-        assert not any(word in path.read_bytes() for word in (b"bad.png", b"skip-bad", b"skip_bad", b"unreadable")), path
+        assert not any(word in path.read_bytes() for word in (b"bad.png", b"skip-bad", b"skip_bad", b"unreadable")), (
+            path
+        )
     assert "1 that cannot be read (--skip-bad)" in found.stderr
     assert "Left out as unreadable: well/bad.png (" in found.stderr
 

@@ -4,6 +4,7 @@ Of a file's tags this reads the patient, the ids that a table may name, and what
 than opening takes, but for the patient, who is the group; none is printed. Errors name files and lines.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ def open_dicom(found: Survey, request: Request) -> StreamedImages:
     headers = _headers(found, table, tally, request)
     labelled = _labelled(headers, table, tally, reading)
     _refuse_repeated([header for header, _ in labelled])
-    groups = _groups(labelled, table)
+    groups = _groups(labelled, table, tally)
     paths, frames, labels, who = [], [], [], []
     for (header, row), group in zip(labelled, groups, strict=True):
         for frame in _frames(header, reading):
@@ -196,9 +197,16 @@ def _refuse_repeated(headers: list[_Header]) -> None:
             )
 
 
-def _groups(labelled: list[tuple[_Header, Row]], table: Table) -> list[str]:
+def _groups(labelled: list[tuple[_Header, Row]], table: Table, tally: Tally) -> list[str]:
     """To whom each file belongs: the table's word, else the patient."""
     if table.has_groups:
+        pairs = {(header.ids["PatientID"], row.group) for header, row in labelled if header.ids["PatientID"]}
+        apart = sum(count > 1 for count in Counter(patient for patient, _ in pairs).values())
+        if apart:
+            tally.said.append(
+                f"{apart} PatientIDs lie in more than one group of {table.path.name}. The table is believed: what is "
+                "protected is each group, not each PatientID."
+            )
         return [row.group or "" for _, row in labelled]
     blank = [header.path for header, _ in labelled if not header.ids["PatientID"]]
     if blank:
