@@ -129,6 +129,10 @@ def with_description(release: Release, description: dict[str, Any]) -> Release:
     return replace(release, models={"student": (release.models["student"][0], description)})
 
 
+TEACHER = {
+    "network": "teacher", "version": 2, "kind": "head", "features": "wavelets", "name": "convnet", "directions": 4,
+    "head_only": True,
+}  # fmt: skip
 CLASSIFIER = {"network": "classifier", "version": 1, "name": "convnet", "width": 4}
 
 
@@ -155,7 +159,14 @@ def test_shape_and_classes_are_the_certificates(student: Release) -> None:
         (CLASSIFIER | {"name": None}, "none of ours"),
         (CLASSIFIER | {"name": "lenet"}, "does not fit the network 'lenet'|has no setting width"),
         (CLASSIFIER | {"width": 8}, "does not fit the network 'convnet'"),
-        (CLASSIFIER | {"width": "wide"}, "does not fit the network 'convnet'"),
+        (CLASSIFIER | {"width": "wide"}, "does not fit the network 'convnet'|Expected width to be a whole number"),
+        (CLASSIFIER | {"width": 4096}, "does not fit the network 'convnet'"),
+        (CLASSIFIER | {"width": 10**12}, "Expected width to be a whole number of at most 65536"),
+        (CLASSIFIER | {"width": float("inf")}, "Expected width to be a whole number of at most 65536"),
+        (TEACHER | {"name": "os:getcwd"}, "none of ours"),
+        (TEACHER | {"kind": "magic"}, "none of ours"),
+        (TEACHER | {"features": "wavelets+wavelets"}, "none of ours"),
+        (TEACHER | {"features": "os:getcwd"}, "none of ours"),
         ({"network": "modulated_generator", "version": 1}, "Expected the student to be one of classifier, teacher"),
         ({"network": "latent_sampler", "version": 1}, "Expected the student to be one of classifier, teacher"),
     ],
@@ -212,3 +223,13 @@ def test_the_tables_load_no_torch() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_large_width_takes_no_memory(student: Release) -> None:
+    """What is described is compared with the stored weights before anything is built: shapes cost nothing."""
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match="does not fit"):
+        with_description(student, CLASSIFIER | {"width": 8192}).model("student")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024  # kilobytes; it would be gigabytes

@@ -6,6 +6,7 @@ the list of `veilset methods NAME`, and the JSON Schema. `auto` is the one word 
 
 import math
 import operator
+import sys
 import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -89,10 +90,12 @@ class Settings(BaseModel):
                 continue
             limits = _limits(type(self).model_fields[name])
             if not all(_WITHIN[kind](value, limit) for kind, limit in limits.items()):
-                raise InputError(f"Expected {name} to be {allowed(type(self).model_fields[name])}, got {value:g}.")
+                raise InputError(
+                    f"Expected {name} to be {allowed(type(self).model_fields[name])}, got {_number(value)}."
+                )
             if value and not (limits.get("minimum") or _SMALLEST) <= abs(value) <= _LARGEST:
                 raise InputError(
-                    f"Expected {name} to be 0 or of a size from {_SMALLEST:g} to {_LARGEST:g}, got {value:g}."
+                    f"Expected {name} to be 0 or of a size from {_SMALLEST:g} to {_LARGEST:g}, got {_number(value)}."
                 )
 
     def changed(self, **values: Any) -> Self:
@@ -124,6 +127,11 @@ def allowed(field: FieldInfo) -> str:
     """What a field takes, in words: "auto or a whole number of at least 2"."""
     said = [f"{_WORDS[kind]} {limit:g}" for kind, limit in _limits(field).items()]
     return " or ".join(_kinds(field.annotation, " and ".join(said)))
+
+
+def _number(value: float) -> str:
+    """A number in few letters, however large."""
+    return f"{value:g}" if abs(value) < sys.float_info.max else f"a number of {len(str(value))} digits"
 
 
 def _limits(field: FieldInfo) -> dict[str, float]:

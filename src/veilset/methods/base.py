@@ -54,8 +54,11 @@ class MethodPlan(Plan):
 
     def at_share(self, share: float) -> Self:
         """The same plan for a share of its privacy: a sum of noise s / sqrt(share) costs that share of one of s."""
-        if any(event.sampling_rate < 1 for event in self.events):
-            raise VeilsetError("Only a plan of full sums can be taken at a share.")
+        held = [getattr(self, field.name) for field in fields(self)]
+        if not 0 < share <= 1 or any(event.sampling_rate < 1 for event in self.events):
+            raise VeilsetError(f"Only a plan of full sums can be taken at a share, and at one up to 1, got {share}.")
+        if any(isinstance(part, TeacherPlan) for part in held):
+            raise VeilsetError("A plan with a teacher cannot be taken at a share: its steps follow from its noise.")
 
         def quieter(value: Any) -> Any:
             if isinstance(value, Event):

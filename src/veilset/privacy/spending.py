@@ -30,7 +30,8 @@ class Spending:
     def __init__(self, plan: Plan, ledger: RunLedger, workspace: Path | None, *, keeps: bool = True) -> None:
         self.ledger = ledger
         self._keeps = keeps  # of several processes one writes to the workspace
-        self.unspent = list(plan.own)
+        # Not `plan.own`: a plan is a method's, and may be of a kind that says otherwise.
+        self.unspent = [event for event in plan.events if event.source is None]
         self._workspace = workspace
         self._earlier = [
             (Event.from_json(line["body"]["event"]), int(line["sequence"]))
@@ -123,6 +124,8 @@ class Spending:
 
     def require(self, event: Event) -> None:
         """Refuse an event that cannot be spent here; nothing is spent yet."""
+        if type(event) is not Event:
+            raise BudgetError(f"Expected an event of the plan, got a {type(event).__name__}. No data was read.")
         if event.source is not None:
             raise BudgetError(
                 f"{event.label!r} was spent by an earlier run, whose release enters this one. No data was read."

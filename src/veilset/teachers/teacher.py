@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from veilset.models import NETWORKS, build_network
 from veilset.models.features import DEFAULT_SIDE, FEATURES, build_features
 from veilset.models.features.code import Code
 from veilset.models.features.weights import PUBLISHED
+from veilset.teachers.config import Kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +49,12 @@ def rebuild_teacher(description: Mapping[str, Any], weights: Mapping[str, Tensor
         kind, features = str(description["kind"]), str(description.get("features"))
         if kind == "scattering":  # what version 1 called a head on wavelets
             kind, features = "head", "wavelets"
+        if kind not in get_args(Kind):
+            raise ValueError(f"its kind is {kind!r}, none of ours")
         if kind == "head":
             _require_published(features, description.get("features_sha256"))
-        elif description["name"] not in NETWORKS:
+        # A head has no use for the name, and others would take it for that of a network: shadow models are built by it.
+        if description["name"] not in NETWORKS:
             raise ValueError(f"its network is {description['name']!r}, none of ours")
         shape = (int(description["shape"][0]), int(description["shape"][1]), int(description["shape"][2]))
         # Weights of torch's own initialisation are drawn and overwritten; the caller's random state stays.
@@ -108,11 +112,13 @@ def on_code(extractor: nn.Module, shape: tuple[int, int, int], classes: int, dir
 
 def _require_published(features: str, sha256: object) -> None:
     """Refuse features that only their owner has, and weights that differ from those that are published here."""
-    for part in features.split("+"):
-        if part not in FEATURES:
-            raise ValueError(f"its features are {features!r}, none of ours")
-        if part in PUBLISHED and sha256 != PUBLISHED[part].sha256:
-            raise ValueError(f"its features {part} have the SHA-256 {sha256}, ours have {PUBLISHED[part].sha256}")
+    parts, hashes = features.split("+"), iter(str(sha256).split("+"))
+    if len(set(parts)) < len(parts) or not set(parts) <= set(FEATURES):
+        raise ValueError(f"its features are {features[:100]!r}, none of ours")
+    for part in parts:
+        found = next(hashes, None) if part in PUBLISHED else None
+        if part in PUBLISHED and found != PUBLISHED[part].sha256:
+            raise ValueError(f"its features {part} have the SHA-256 {found}, ours have {PUBLISHED[part].sha256}")
 
 
 def head_of(network: nn.Module) -> tuple[str, nn.Linear]:

@@ -48,6 +48,7 @@ def test_the_releases_own_student_and_generator():
     latents, classes = torch.randn(2, 4), torch.tensor([0, 2])
     assert torch.equal(target.generator(latents, classes), generator.eval()(latents, classes))
     assert target.lacks("generator") is None
+    assert all(value.requires_grad for value in target.network.parameters())  # white-box attacks ask for gradients
 
 
 def test_a_student_is_trained_where_there_is_none_or_another_is_named():

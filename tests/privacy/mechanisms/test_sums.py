@@ -10,11 +10,12 @@ import torch
 
 from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.core.progress import SILENT
-from veilset.privacy.events import Event
+from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Ledger, read_ledger
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.rows import BATCH
 from veilset.privacy.session import Session
+from veilset.privacy.spending import Spending
 
 OpenSession = Callable[..., Session]
 
@@ -516,3 +517,31 @@ def test_a_share_that_was_cut_off_while_reading_is_lost(
     data.on_read = lambda: None
     with pytest.raises(BudgetError, match="that share is spent"):
         total_of(open_session(data, [SUM], ledger=Ledger.reopen(ledger.path), workspace=tmp_path))
+
+
+class SlyPlan(Plan):
+    """Says that it holds events which it does not hold."""
+
+    @property
+    def own(self):
+        return (Event(label="sum", noise_multiplier=1e-6),)
+
+
+class SlyEvent(Event):
+    """Equal to whatever it is compared with."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = Event.__hash__
+
+
+def test_a_plan_or_an_event_of_another_kind_pays_for_nothing(records: Any, open_session: OpenSession) -> None:
+    data = records()
+    session = open_session(data, [SUM])
+    sly_plan = SlyPlan(budget=session.plan.budget, events=(SUM,))
+    session._spending.unspent = Spending(sly_plan, session._spending.ledger, None).unspent
+    for sly in (Event(label="sum", noise_multiplier=1e-6), SlyEvent(label="sum", noise_multiplier=1e-6)):
+        with pytest.raises(BudgetError, match="No data was read"):
+            total_of(session, event=sly)
+    assert data.reads == 0

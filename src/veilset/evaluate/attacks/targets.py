@@ -7,7 +7,7 @@ from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Images, Labels
 from veilset.evaluate.attacks.base import ShadowTrainer, Target
-from veilset.models import build_network
+from veilset.models import NETWORKS, build_network
 from veilset.models.descriptions import recognised
 from veilset.release.format import Release
 from veilset.release.students import student_recipe
@@ -90,7 +90,9 @@ def plain_shadows(
 def own_student(release: Release) -> tuple[str, nn.Module]:
     """The student that the release holds: the name of its network, which shadow models share, and the network."""
     try:
-        return str(recognised(release.models["student"][1]).get("name")), release.model("student")
+        name, network = str(recognised(release.models["student"][1]).get("name")), release.model("student")
+        # A stranger's word may name a network of ours and no code of its own; attacks look at gradients.
+        return name if name in NETWORKS else "convnet", network.requires_grad_(True)
     except InputError as error:
         raise InputError(
             f"The release's student cannot be rebuilt: {error} "

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from veilset.core.errors import InputError
 from veilset.models import NETWORKS, build_network
+from veilset.models.stored import built_to_fit, sizes_of
 
 
 def rebuild_classifier(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
@@ -16,10 +17,9 @@ def rebuild_classifier(description: Mapping[str, Any], weights: Mapping[str, Ten
         raise InputError(f"The stored network is {name!r}, none of ours. What a release names is not imported.")
     try:
         height, width, channels = (int(side) for side in description["shape"])
-        wide = None if description.get("width") is None else int(description["width"])
-        classes = int(description["classes"])
-        network = build_network(name, shape=(height, width, channels), classes=classes, width=wide)
-        network.load_state_dict(dict(weights))
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        classes = sizes_of(description, ("classes",))["classes"]
+        wide = None if description.get("width") is None else sizes_of(description, ("width",))["width"]
+        shape = (height, width, channels)
+        return built_to_fit(lambda: build_network(name, shape=shape, classes=classes, width=wide), weights)
+    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InputError(f"What is stored does not fit the network {name!r}: {error}") from error
-    return network.eval().requires_grad_(False)

@@ -51,7 +51,7 @@ class JoinedFeatures(Features):
 
     def __init__(self, members: list[Features]) -> None:
         name = "+".join(member.name for member in members)
-        super().__init__(name, sha256=next((m.sha256 for m in members if m.sha256), None), side=0)
+        super().__init__(name, sha256="+".join(m.sha256 for m in members if m.sha256) or None, side=0)
         self.members = nn.ModuleList(members)
         self.parts = tuple(part for member in members for part in member.parts)
 

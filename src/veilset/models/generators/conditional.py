@@ -22,6 +22,7 @@ from veilset.core.randomness import derive_seed
 from veilset.core.registry import Registry
 from veilset.models.descriptions import described
 from veilset.models.norms import group_count, halvings
+from veilset.models.stored import built_to_fit, sizes_of
 
 SETTINGS = ("size", "channels", "classes", "latent_size", "width")
 
@@ -231,14 +232,10 @@ def description_of(generator: nn.Module) -> dict[str, Any]:
 def rebuild_generator(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
     """The generator of a stored description and its weights, ready to use. Only those of this module are built."""
     try:
-        kind = _published()[description["network"]]
-        # Weights of torch's own initialisation are drawn and overwritten; the caller's random state stays.
-        with torch.random.fork_rng(devices=[]):
-            generator = kind(**{name: int(description[name]) for name in SETTINGS})
-        generator.load_state_dict(dict(weights))
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        kind, sizes = _published()[description["network"]], sizes_of(description, SETTINGS)
+        return built_to_fit(lambda: kind(**sizes), weights)
+    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InputError(f"Not a generator and its weights: {type(error).__name__}: {error}") from error
-    return generator.eval().requires_grad_(False)
 
 
 def _published() -> dict[str, Callable[..., nn.Module]]:

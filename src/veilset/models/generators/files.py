@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from veilset.core.errors import InputError
@@ -16,6 +15,7 @@ from veilset.models.generators.eigen import EigenGenerator
 from veilset.models.generators.headers import HEADER, generator_file, read_description
 from veilset.models.generators.style import LatentGenerator, StyleGenerator
 from veilset.models.generators.stylegan2 import StyleGan2
+from veilset.models.stored import built_to_fit, sizes_of
 
 _KINDS: dict[str, type[LatentGenerator]] = {
     "style_generator": StyleGenerator,
@@ -36,13 +36,12 @@ def rebuild(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> La
     try:
         description = recognised(description)
         kind = _KINDS[description["network"]]
-        # Weights of torch's own initialisation are drawn and overwritten; the caller's random state stays.
-        with torch.random.fork_rng(devices=[]):
-            generator = kind(**{name: int(description[name]) for name in kind.settings})
-        generator.load_state_dict(dict(weights))
-    except (InputError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        sizes = sizes_of(description, kind.settings)
+        generator = built_to_fit(lambda: kind(**sizes), weights)
+    except (InputError, AttributeError, KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InputError(f"Not a generator and its weights: {type(error).__name__}: {error}") from error
-    return generator.eval().requires_grad_(False)
+    assert isinstance(generator, LatentGenerator)
+    return generator
 
 
 def save_generator(generator: LatentGenerator, path: Path) -> None:

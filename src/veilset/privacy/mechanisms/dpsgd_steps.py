@@ -92,8 +92,8 @@ class GradientSteps:
         With `draws`, the callback gets so many random numbers for each unit as its third argument.
         """
         if self._left_in_lease == 0:
-            self._left_in_lease = min(self.lease_size, self.steps_left)
-            if self._left_in_lease == 0:
+            self._left_in_lease = min(max(1, self.lease_size), self.steps_left)
+            if self._left_in_lease <= 0:
                 raise BudgetError(f"All {self.event.count} steps of {self.event.label!r} are taken. No data was read.")
             self._spending.ledger.lease(self.event, self._left_in_lease)
         self._left_in_lease -= 1
