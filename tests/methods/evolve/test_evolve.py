@@ -98,6 +98,13 @@ def test_degrees_fall_from_the_first_to_the_last() -> None:
     assert EvolveSettings(rounds=1, degree=0.9, last_degree=0.1).degree_after(1) == 0.1
 
 
+def test_a_release_varies_more_where_a_classifier_labels_it() -> None:
+    alone, labelled = (Evolve(EvolveSettings(teacher_share=share)).plan(FACTS, BUDGET) for share in (0.0, 0.5))
+    assert alone.release_degree == alone.settings.last_degree
+    assert labelled.release_degree == labelled.decided["release_degree"].value == 1
+    assert Evolve(EvolveSettings(release_degree=0.3)).plan(FACTS, BUDGET).release_degree == 0.3
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

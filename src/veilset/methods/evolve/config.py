@@ -49,9 +49,15 @@ class EvolveSettings(Settings):
         least=0, below=1,
     )  # fmt: skip
     degree: float = setting(0.8, "How far variations go after the first round.", least=0, most=1)
-    last_degree: float = setting(0.2, "How far they go at the end, and in the release.", least=0, most=1)
+    last_degree: float = setting(0.2, "How far they go after the last round but one.", least=0, most=1)
+    release_degree: float | Auto = setting(
+        "auto",
+        "How far variations go in the release; auto is 1 where a classifier labels what is stored, else last_degree.",
+        least=0,
+        most=1,
+    )
     mixing: float = setting(
-        0.5, "How much of a similar public image a variation takes, at the degree 1; 0 is none.", least=0, most=1
+        1.0, "How much of a similar public image a variation takes, at the degree 1; 0 is none.", least=0, most=1
     )
     flip: bool = setting(False, "Let variations be mirrored; right for faces, wrong for digits.")
     pool: int = setting(12_000, "Public images or drawn patterns to evolve from, at most.", least=20)
@@ -89,6 +95,7 @@ class EvolvePlan(MethodPlan):
     """Of each class."""
     threshold: float
     """In deviations of the noise."""
+    release_degree: float
 
 
 class Evolve(Method):
@@ -145,6 +152,9 @@ class Evolve(Method):
                 f"Expected votes of at most {candidates}, the candidates of a class, got {config.votes}. Set both."
             )
         threshold = _NOISE_EXPLAINS if config.threshold == "auto" else config.threshold
+        release_degree = config.release_degree
+        if release_degree == "auto":
+            release_degree = config.last_degree if teacher is None else 1.0
         return EvolvePlan(
             budget=budget,
             events=(*(() if teacher is None else (teacher.event,)), *rounds),
@@ -154,19 +164,24 @@ class Evolve(Method):
                 "noise on them": noise,
             },
             settings=config,
-            decided=self._decisions(candidates, threshold),
+            decided=self._decisions(candidates, threshold, release_degree),
             teacher=teacher,
             rounds=rounds,
             candidates=candidates,
             threshold=threshold,
+            release_degree=release_degree,
         )
 
-    def _decisions(self, candidates: int, threshold: float) -> dict[str, Decision]:
+    def _decisions(self, candidates: int, threshold: float, release_degree: float) -> dict[str, Decision]:
         decided = {
             "candidates": Decision(
                 value=candidates, why="so many still get more votes than there is noise, if each is liked alike"
             ),
             "threshold": Decision(value=threshold, why="fewer votes are likely to be noise"),
+            "release_degree": Decision(
+                value=release_degree,
+                why="a classifier sees what variations became, and without one they must stay near",
+            ),
         }
         return {name: found for name, found in decided.items() if getattr(self.settings, name) == "auto"}
 

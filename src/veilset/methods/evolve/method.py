@@ -71,7 +71,7 @@ def fit(plan: EvolvePlan, session: Session, public: Public | None, context: Cont
         candidates=candidates,
         survivors=tuple(survivors),
         generator=generator,
-        degree=config.last_degree,
+        degree=plan.release_degree,
         teacher=teacher,
         facts=facts,
         device=context.device,
