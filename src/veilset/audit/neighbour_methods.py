@@ -57,13 +57,21 @@ def groups() -> Neighbours:
     return Neighbours(records=_part(whole, 0, count), unit=_part(whole, count, count + 90), places=("middle",))
 
 
+def photographs(count: int = 12) -> Neighbours:
+    """Images in colour, of a size at which teachers read pretrained features where these are installed."""
+    records = toy_records(count + 1, side=24, channels=3)
+    return Neighbours(
+        records=_part(records, 0, count), unit=_part(records, count, count + 1), places=("first",), declared=1000
+    )
+
+
 WORLDS = {"plain": plain, "duplicate": duplicate, "white": white, "groups": groups}
 
 
-def toy_records(count: int) -> ImageSet:
+def toy_records(count: int, side: int = _SIDE, channels: int = 1) -> ImageSet:
     """Images of noise, brighter in class 1."""
     labels = np.arange(count) % 2
-    images = numpy_generator(0, "audit/neighbours").integers(0, 120, (count, _SIDE, _SIDE, 1))
+    images = numpy_generator(0, "audit/neighbours").integers(0, 120, (count, side, side, channels))
     return ImageSet((images + 120 * labels[:, None, None, None]).astype(np.uint8), labels, NAMES, may_lack_classes=True)
 
 
