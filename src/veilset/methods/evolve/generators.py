@@ -11,6 +11,7 @@ from torch import Tensor
 
 from veilset.core.errors import InputError
 from veilset.core.registry import resolve
+from veilset.models import working_directory_importable
 from veilset.privacy.vault import PublicFacts
 
 
@@ -52,7 +53,8 @@ class Checked:
 
 def own_generator(name: str, facts: PublicFacts, seed: int) -> Generator:
     """What the user's `module:function` returns."""
-    generator = resolve(name)(shape=facts.shape, classes=facts.classes, seed=seed)
+    with working_directory_importable(True):
+        generator = resolve(name)(shape=facts.shape, classes=facts.classes, seed=seed)
     if not isinstance(generator, Generator):
         raise InputError(
             f"Expected {name} to return an object with random(labels, seed) and vary(images, degree, seed), got "
