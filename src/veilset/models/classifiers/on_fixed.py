@@ -1,5 +1,6 @@
 """Classifiers that read fixed features: what is fixed is computed once, and training repeats only what learns."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -21,6 +22,6 @@ class OnFixedFeatures(nn.Module):
         """Logits of a batch of images."""
         return self.read(self.fixed(images))
 
+    @abstractmethod
     def read(self, features: Tensor) -> Tensor:
         """Logits of what `fixed` returned."""
-        raise NotImplementedError
