@@ -1,14 +1,17 @@
 """Private Evolution from end to end: a student that saw nothing but the release, on real test images, with controls.
 
+    scripts/bench evolve --table
     scripts/bench evolve [--data mnist] [--public fashion_mnist] [--epsilon 1] [--seed 0] [--validate] [--set KEY=VALUE]
 
 Beside the release's student stand two of the same recipe on as many public images (drawn patterns, where there are
 none): with random labels, and with the label of the released image that is nearest in the feature space. With
 --validate the method sees five sixths of the training images, students are scored on the rest and the test set is not
-read; settings were chosen that way. At most 12,000 public images are used, without those that are private, too.
+read. --table prints the lines on test sets so far. At most 12,000 public images are used, without those that are
+private, too.
 """
 
 import argparse
+import json
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,6 +39,7 @@ from veilset.training.settings import TrainingConfig
 PUBLIC = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}
 PHOTOS = "tinyimagenet_32"
 MOST_PUBLIC = 12_000
+RESULTS = REPOSITORY / "benchmarks" / "results" / "evolve.jsonl"
 
 
 def public_images(name: str, private: ImageSet) -> ImageSet | None:
@@ -119,13 +123,33 @@ def measure(name: str, epsilon: float, seed: int, asked: argparse.Namespace) -> 
     }
 
 
+def table() -> str:
+    """The lines on test sets as a table."""
+    controls = ("public images, random labels", "public images, label of the nearest released image")
+    heads = ("private", "public", "epsilon", "settings", "seed", "images", "student of the release", *controls)
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for line in map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines()):
+        settings = ", ".join(f"{key}={value}" for key, value in line["settings"].items()) or "default"
+        cells = [line["data"], line["public"], f"{line['epsilon']:g}", settings, line["seed"], line["samples"]]
+        scores = [line["accuracy"], *(line["controls"].get(name) for name in controls)]
+        cells += ["not measured" if score is None else f"{score:.1f}" for score in scores]
+        if line["scored_on"] == "test":
+            rows.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(rows)
+
+
 def main() -> None:
     """Measure what the options name and append one line each."""
     parser = options(__doc__)
     parser.add_argument("--public", help="a pack of public images, or none for drawn patterns")
     parser.add_argument("--student-epochs", type=int, help="fewer than the recipe's, where a machine is busy")
     parser.add_argument("--controls", action=argparse.BooleanOptionalAction, default=True)
-    measure_all(measure, parser.parse_args(), REPOSITORY / "benchmarks" / "results" / "evolve.jsonl")
+    parser.add_argument("--table", action="store_true", help="print the table of all lines so far and run nothing")
+    asked = parser.parse_args()
+    if asked.table:
+        print(table())
+        return
+    measure_all(measure, asked, RESULTS)
 
 
 if __name__ == "__main__":
