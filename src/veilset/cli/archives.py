@@ -53,9 +53,10 @@ def reads_archives(command: F) -> F:
     """Give a command these options, and hand them over together as its argument `reading`."""
 
     @functools.wraps(command)
-    def call(**arguments: Any) -> Any:
+    def call(*first: Any, **arguments: Any) -> Any:
         from veilset.data.archives.reading import Reading, window_of
 
+        arguments |= dict(zip(signature.parameters, first, strict=False))  # as the demo calls it
         chosen = {name: arguments.pop(name, default) for name, (_, default) in _OPTIONS.items()}
         window = window_of(chosen.pop("window"))
         return command(**arguments, reading=Reading(window=window, **chosen))

@@ -74,7 +74,7 @@ def test_only_generators_of_ours_are_rebuilt() -> None:
     description = description_of(ConditionalGenerator(16, 1, 2))
     with pytest.raises(InputError, match="Not a generator and its weights: KeyError"):
         rebuild_generator(description | {"network": "os:system"}, {})
-    with pytest.raises(InputError, match="Not a generator and its weights: RuntimeError"):
+    with pytest.raises(InputError, match=r"Not a generator and its weights: ValueError: .* has the shape None"):
         rebuild_generator(description, {})
 
 
