@@ -3,10 +3,11 @@
     scripts/bench evolve --table
     scripts/bench evolve [--data mnist] [--public fashion_mnist] [--epsilon 1] [--seed 0] [--validate] [--set KEY=VALUE]
 
-Beside the release's student stand two of the same recipe on as many public images (drawn patterns, where there are
-none): with random labels, and with the label of the released image that is nearest in the feature space. With
---validate the method sees five sixths of the training images, students are scored on the rest and the test set is not
-read. --table prints the lines on test sets so far. At most 12,000 public images are used, without those that are
+Beside the release's student stand three of the same recipe. Two have as many public images (drawn patterns, where there
+are none): with random labels, and with the label of the released image that is nearest in the feature space. The third
+tells what voting is worth: the same generator, variations and classifier, with random candidates that nobody voted on.
+With --validate the method sees five sixths of the training images, students are scored on the rest and the test set is
+not read. --table prints the lines on test sets so far. At most 12,000 public images are used, without those that are
 private, too.
 """
 
@@ -29,10 +30,15 @@ from veilset.data.overlap import find_overlap
 from veilset.data.tensors import as_floats
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility.students import evaluate_utility
+from veilset.methods import METHODS
+from veilset.methods.base import Context
 from veilset.methods.evolve.features import feature_space, features_of
 from veilset.methods.evolve.pool import pool_pictures
-from veilset.pipeline.job import Job
-from veilset.pipeline.run import run
+from veilset.methods.evolve.sampling import FittedEvolve
+from veilset.privacy.budget import Budget
+from veilset.privacy.ledger import Ledger
+from veilset.privacy.noise import NoiseSource
+from veilset.privacy.session import Session
 from veilset.privacy.vault import Vault
 from veilset.training.settings import TrainingConfig
 
@@ -69,16 +75,18 @@ def measure(name: str, epsilon: float, seed: int, asked: argparse.Namespace) -> 
     public_name = asked.public or PUBLIC.get(name, PHOTOS)
     public = public_images(public_name, private)
     settings = dict(pair.split("=", 1) for pair in asked.set)
-    # A seeded noise makes the measurement repeatable; a release made for others must not be.
-    job = Job(
-        method="evolve", epsilon=epsilon, delta=DELTA, preset=asked.preset, settings=settings,
-        samples=asked.samples, seed=seed, insecure_seed=seed,
-    )  # fmt: skip
+    budget, vault = Budget(epsilon, DELTA), Vault(private)
+    plan = METHODS.get("evolve").configure(asked.preset, settings).plan(vault.facts, budget)
     clock, processor = time.perf_counter(), time.process_time()
-    vault = Vault(private)
     with TemporaryDirectory() as folder:
         checked = None if public is None else vault.check_public(public)
-        release = run(vault, job, workspace=Path(folder) / "run", public=checked)
+        ledger = Ledger.create(Path(folder) / "ledger.jsonl", {"run": "benchmark"})
+        session = Session(vault, plan, ledger, NoiseSource(), workspace=None)
+        fitted = METHODS.get("evolve").fit(plan, session, checked, Context(seed=seed))
+        session.finish()
+        ledger.close()
+    assert isinstance(fitted, FittedEvolve)
+    release = fitted.sample(asked.samples, seed)
     spent = {"seconds": round(time.perf_counter() - clock), "cpu_seconds": round(time.process_time() - processor)}
     if name in PICTURES and public_name not in (PHOTOS,) and seed == 0 and not asked.validate:
         picture = f"evolve-{PICTURES[name]}-from-{public_name.replace('_', '-')}-eps{epsilon:g}.png"
@@ -101,6 +109,8 @@ def measure(name: str, epsilon: float, seed: int, asked: argparse.Namespace) -> 
         controls["public images, label of the nearest released image"] = score(
             shown, nearest_labels(shown, release.images, release.labels)
         )
+        unvoted = fitted.unvoted(seed).sample(asked.samples, seed)
+        controls["random candidates, same classifier"] = score(unvoted.images, unvoted.labels, unvoted.soft_labels)
     return {
         "benchmark": "evolve",
         "data": name,
@@ -113,19 +123,23 @@ def measure(name: str, epsilon: float, seed: int, asked: argparse.Namespace) -> 
         "seed": seed,
         "preset": asked.preset,
         "settings": settings,
-        "decided": release.certificate.settings,
+        "decided": plan.certified(),
         "units": vault.facts.units,
         "samples": len(release.images),
         "student": "convnet",
         "student_epochs": asked.student_epochs or "the recipe's",
-        "warnings": [text for text in release.certificate.warnings if "votes" in text],
+        "warnings": [text for text in fitted.warnings() if "votes" in text],
         **spent,
     }
 
 
 def table() -> str:
     """The lines on test sets as a table."""
-    controls = ("public images, random labels", "public images, label of the nearest released image")
+    controls = (
+        "public images, random labels",
+        "public images, label of the nearest released image",
+        "random candidates, same classifier",
+    )
     heads = ("private", "public", "epsilon", "settings", "seed", "images", "student of the release", *controls)
     rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for line in map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines()):

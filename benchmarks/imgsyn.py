@@ -1,14 +1,18 @@
 """DP-ImgSyn from end to end: a release, its verification, and what students of data.npz alone reach on the test set.
 
-    scripts/bench imgsyn [--suite main table2 table4 noise photos large] [--only chest] [--seeds 0 1 2] [--samples N]
+    scripts/bench imgsyn [--suite main any table2 table4 noise photos large] [--only chest] [--seeds 0 1 2]
+    scripts/bench imgsyn --suite any --only cifar --controls convnet --releases DIR
     scripts/bench imgsyn --suite table4 --student-epochs 3 --student-rate 0.001
     scripts/bench imgsyn --table
 
 Each run is a process of its own and appends one JSON line to benchmarks/results/imgsyn.jsonl, with the paper's figure
-beside ours where it has one (its epsilon does not hold for the aligned images; docs/imgsyn.md). Data comes from
+beside ours where it has one (its epsilon does not hold for the aligned images; docs/methods/imgsyn.md). Data comes from
 $VEILSET_DATA, else ../shared/data. The privacy noise comes from the operating system, so two runs of one seed differ by
-it. Settings were chosen with --validate, where the method sees five sixths of the training images (or patients),
-students are scored on the rest, the test set is not read, and lines go to benchmarks/results/imgsyn_trials.jsonl.
+it. --controls adds, for the students named, what the same network learns without what the release is praised for: noise
+that the teacher labelled, shuffled labels, the public images as they are under the teacher's labels, the release with
+iterations=0 where images are aligned, and the real images. Settings were chosen with --validate, where the method sees
+five sixths of the training images (or patients), students are scored on the rest, the test set is not read, and lines
+go to benchmarks/results/imgsyn_trials.jsonl.
 """
 
 import argparse
@@ -19,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,7 @@ import veilset.training  # noqa: F401  (thread settings, before torch)
 
 import numpy as np  # isort: skip
 from machine import machine  # isort: skip
+from versions import versions_of  # isort: skip
 
 from veilset.core.records import Records
 from veilset.data.images import ImageSet
@@ -36,11 +41,13 @@ from veilset.data.opening import open_images
 from veilset.data.overlap import find_overlap
 from veilset.data.selection import kept, key_of
 from veilset.evaluate.pictures import write_grid
+from veilset.evaluate.utility.controls import control_scores
+from veilset.evaluate.utility.reference_scores import Run, ceiling_score, public_score, students
 from veilset.evaluate.utility.students import classify, evaluate_utility
-from veilset.pipeline.job import Job
+from veilset.pipeline.job import Job, draw_plan
 from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
-from veilset.release.format import load_release
+from veilset.release.format import Release, load_release
 from veilset.release.students import student_recipe
 from veilset.release.verify import verify_release
 from veilset.training.settings import CHANGES, TrainingConfig
@@ -50,7 +57,8 @@ DATA = Path(os.environ.get("VEILSET_DATA") or ROOT.parent / "shared" / "data")
 RESULTS = Path(__file__).parent / "results" / "imgsyn.jsonl"
 TRIALS = RESULTS.with_name("imgsyn_trials.jsonl")
 DELTA, TIME_LIMIT = 1e-5, 3 * 3600  # five deep students take hours
-GROUPS = {"chest_xray_64": "patients"}
+GROUPS = {"chest_xray_64": "patients", "chest_xray_224": "patient"}
+SCRATCH = ("convnet", "resnet18@16", "wrn@1")  # their mean is what a release is worth to networks of any kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +89,11 @@ def _table2() -> list[Case]:
         ("fashion_mnist", "mnist", 10.0, 54.78, 71.51),
     ]
     plain = {"iterations": "0", "variation": "none", "pool": "1"}
+    moved = {"iterations": "10", "aligned_share": "1", "variation": "none", "pool": "1", "copies": "1"}
     return [
         Case(private=private, public=public, epsilon=epsilon, settings=settings, paper=paper)
         for private, public, epsilon, none, aligned in rows
-        for settings, paper in ((plain, none), ({}, aligned))
+        for settings, paper in ((plain, none), (moved, aligned), ({}, aligned))
     ]
 
 
@@ -119,6 +128,7 @@ SUITES: dict[str, list[Case]] = {
     "noise": [
         Case(private="mnist", public=None, epsilon=10.0, settings=settings, paper=paper)
         for settings, paper in (
+            ({"start": "noise", "iterations": "0"}, 30.12),
             ({"start": "noise", "aligned_share": "1"}, 90.55),
             ({**NOISE, "blur": "3"}, 91.62),
             ({**NOISE, "blur": "7"}, 90.82),
@@ -130,8 +140,24 @@ SUITES: dict[str, list[Case]] = {
 }
 
 
+# The paper's Table 10.
+SUITES["table10"] = [
+    Case(private="mnist", public="tinyimagenet_32", epsilon=0.2, paper=77.37),
+    Case(private="fashion_mnist", public="tinyimagenet_32", epsilon=0.2, paper=70.63),
+]
 SUITES["photos"] = [
     Case(private="chest_xray_64", public="builtin:photos", epsilon=1.0, metric="balanced_accuracy", pictured=True),
+]
+SUITES["any"] = [
+    Case(private=private, public=public, epsilon=epsilon, students=(*SCRATCH, *more), target=target, metric=metric)
+    for private, public, targets, more, metric in (
+        ("cifar10_15k", "tinyimagenet_64", (64.0, 62.0), ("lite0-tuned",), "accuracy"),
+        ("celeba_64", "tinyimagenet_64", (91.0, 88.0), ("lite0-tuned",), "accuracy"),
+        ("chest_xray_224", "photos_224", (94.0, 91.0), ("lite0-tuned",), "balanced_accuracy"),
+        ("mnist", "fashion_mnist", (98.4, 97.5), (), "accuracy"),
+        ("fashion_mnist", "tinyimagenet_32", (87.5, 85.5), (), "accuracy"),
+    )
+    for epsilon, target in zip((10.0, 1.0), targets, strict=True)
 ]
 # Time and memory at 224 pixels: the same X-rays enlarged. A student of that size is another matter.
 SUITES["large"] = [
@@ -141,11 +167,20 @@ SUITES["large"] = [
 
 def load(name: str, validate: bool) -> tuple[ImageSet, ImageSet]:
     """The private records, and those to score on."""
-    train = read_npz(DATA / f"{name}.npz", "train", groups=GROUPS.get(name))
+    train = _read(name, "train", groups=GROUPS.get(name))
     if not validate:
-        return train, read_npz(DATA / f"{name}.npz", "test")
+        return train, _read(name, "test")
     outside = kept(train, 1 / 6, key_of(0, "validation"))
     return train.subset(np.setdiff1d(np.arange(len(train)), outside)), train.subset(outside)
+
+
+def _read(name: str, split: str, *, groups: str | None = None, channels: int | None = None) -> ImageSet:
+    """A pack of small images, or a folder of larger ones, in memory."""
+    if (DATA / f"{name}.npz").exists():
+        return read_npz(DATA / f"{name}.npz", split, groups=groups)
+    found = open_images(f"{DATA / name}:{split}", groups=groups, channels=channels)
+    rows = np.arange(len(found.labels))
+    return ImageSet(found.read(rows), found.labels, class_names=found.class_names, groups=found.groups)
 
 
 def measure(
@@ -157,19 +192,29 @@ def measure(
     releases: Path | None,
     *,
     validate: bool,
+    controlled: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Make, verify and load one release, and train its students. `releases` is a folder to keep it in."""
+    """Make, verify and load one release, train its students, and those of its controls.
+
+    `releases` is a folder to keep it in.
+    """
     private, test = load(case.private, validate)
     if case.size is not None:
         private, test = private.resize(case.size), test.resize(case.size)
     vault = Vault(private, unit="group" if case.private in GROUPS else "record")
-    public = None if case.public is None else _public(case.public, private)
     settings = {**case.settings, **extra}
     job = Job(method="imgsyn", epsilon=case.epsilon, delta=DELTA, settings=settings, samples=samples, seed=seed)
+    scale = draw_plan(job, vault.facts).public_scale
+    public = None if case.public is None else public_images(case.public, private, scale)
     with tempfile.TemporaryDirectory() as folder:
         place = (releases or Path(folder)) / _file_name(case, settings, seed, samples, validate=validate)
         cost = _made(vault, job, public, place)
         found, release = verify_release(place), load_release(place)
+        still: Release | None = None
+        if controlled and release.certificate.settings["aligned_share"] and release.certificate.settings["iterations"]:
+            beside = place.with_name(place.name + "-still")
+            _made(vault, replace(job, settings={**settings, "iterations": "0"}), public, beside)
+            still = load_release(beside)
     if not found.ok:
         raise SystemExit(f"The release does not verify: {found.problems}")
     teacher = classify(release.model("teacher"), test).argmax(axis=1)
@@ -185,6 +230,9 @@ def measure(
             "seconds": round(result.seconds),
         }
         print(f"{student}: {scores[student]}", flush=True)
+    controls = {
+        student: _controls(release, still, private, test, public, student, seed, recipe) for student in controlled
+    }
     if seed == 0 and case.pictured and not validate:
         name = f"imgsyn-{case.private}-from-{case.public}-eps{case.epsilon:g}.png".translate(str.maketrans("_:", "--"))
         write_grid(ROOT / "docs" / "images" / name, release.images, release.labels)
@@ -203,6 +251,8 @@ def measure(
         "samples": len(release),
         "teacher_accuracy": round(100 * float((teacher == test.labels).mean()), 2),
         "students": scores,
+        "mean_from_scratch": _mean_from_scratch(scores, case.metric),
+        "controls": controls,
         "label_temperature": release.certificate.label_temperature,
         "student_epochs": recipe.epochs_for(len(release)),
         "student_rate": recipe.learning_rate,
@@ -211,8 +261,38 @@ def measure(
         "target": case.target,
         "paper": case.paper,
         **cost,
+        "versions": versions_of("imgsyn"),
         **machine(),
     }
+
+
+def _mean_from_scratch(scores: Mapping[str, Mapping[str, float]], metric: str) -> float | None:
+    """The mean of the three networks of other kinds than the teacher, where all were trained."""
+    if not set(SCRATCH) <= set(scores):
+        return None
+    return round(float(np.mean([scores[name][metric] for name in SCRATCH])), 2)
+
+
+def _controls(
+    release: Release, still: Release | None, private: ImageSet, test: ImageSet, public: Records | None,
+    student: str, seed: int, recipe: TrainingConfig,
+) -> dict[str, dict[str, float]]:  # fmt: skip
+    """What the same student reaches without what the release is praised for, and on the real images."""
+    run = Run(student=student, first_seed=seed, config=student_recipe(release.certificate, recipe))
+    teacher, classes = release.model("teacher"), release.certificate.facts.classes
+    found = control_scores(release, teacher, test, run)
+    if public is not None:
+        found.append(public_score(teacher, public, test, classes, run))
+    if still is not None:
+        score = students(still.images, still.labels, still.soft_labels, classes, test, run)
+        found.append(score.to_json() | {"name": "iterations=0"})
+    found.append(ceiling_score(private, test, classes, run))
+    scores = {
+        str(one["name"]): {name: round(100 * one[name], 2) for name in ("accuracy", "balanced_accuracy")}
+        for one in found
+    }
+    print(f"controls of {student}: {scores}", flush=True)
+    return scores
 
 
 def _made(vault: Vault, job: Job, public: Records | None, place: Path) -> dict[str, int]:
@@ -240,14 +320,14 @@ def _file_name(case: Case, settings: Mapping[str, str], seed: int, samples: int 
     return "-".join([*parts, f"seed{seed}"]).translate(str.maketrans("_:.", "---"))
 
 
-def _public(name: str, private: ImageSet) -> Records:
+def public_images(name: str, private: ImageSet, scale: int) -> Records:
     """Public images without those that are private, too: CIFAR-10 and Tiny ImageNet share a photograph."""
-    shape = private.shape
+    height, width, channels = private.shape
     if name.startswith("builtin:"):
-        return open_images(name, size=shape[0], channels=shape[2])
-    records = read_npz(DATA / f"{name}.npz", "train")
-    if tuple(records.shape) != tuple(shape):
-        records = records.with_channels(shape[2]).resize(shape[0])
+        return open_images(name, size=height * scale, channels=channels)
+    records = _read(name, "train", channels=channels)
+    if tuple(records.shape) != (height * scale, width * scale, channels):
+        records = records.with_channels(channels).resize(height * scale)
     return records.subset(np.flatnonzero(~find_overlap(private, records)))
 
 
@@ -281,6 +361,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--samples", type=int, default=None)
     parser.add_argument("--students", nargs="+", default=None, help="these networks instead of the suite's")
+    parser.add_argument("--controls", nargs="+", default=[], metavar="NETWORK", help="measure its controls, too")
     parser.add_argument("--student-epochs", type=int, default=None)
     parser.add_argument("--student-rate", type=float, default=None)
     parser.add_argument("--student-changes", default="auto", choices=list(CHANGES), help="of images in training")
@@ -311,6 +392,7 @@ def main() -> None:
                     command = [sys.executable, __file__, "--suite", suite, "--seeds", str(seed), "--one", str(number)]
                     command += ["--samples", str(asked.samples)] if asked.samples else []
                     command += ["--students", *asked.students] if asked.students else []
+                    command += ["--controls", *asked.controls] if asked.controls else []
                     command += ["--student-epochs", str(asked.student_epochs)] if asked.student_epochs else []
                     command += ["--student-rate", str(asked.student_rate)] if asked.student_rate else []
                     command += ["--student-changes", asked.student_changes]
@@ -322,7 +404,10 @@ def main() -> None:
                     continue
                 if asked.students:
                     case = replace(case, students=tuple(asked.students))
-                line = measure(case, seed, asked.samples, extra, recipe, asked.releases, validate=asked.validate)
+                line = measure(
+                    case, seed, asked.samples, extra, recipe, asked.releases,
+                    validate=asked.validate, controlled=asked.controls,
+                )  # fmt: skip
                 with (TRIALS if asked.validate else RESULTS).open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
                 reached = {student: score[case.metric] for student, score in line["students"].items()}

@@ -1,6 +1,7 @@
 """latent on CelebA: a public generator of dark-haired people, private records that are not, and where the samples go.
 
     PYTHONPATH=src python benchmarks/latent.py --cache DIR [--steps 3000] [--parts shift clip gender picture] [--seed 0]
+    PYTHONPATH=src python benchmarks/latent.py --cache DIR --size 64 --kind projected --minutes 40 --parts train fid
 
 The public part of the train split is 3,400 people of black or brown hair, 400 of neither and 200 blond ones; the other
 4,000 rows are private, 970 of them blond. `shift`: the private blond people; FID to them and the share of blond people
@@ -30,16 +31,18 @@ from machine import append  # isort: skip
 
 from veilset.core.files import write_whole
 from veilset.core.randomness import numpy_generator, torch_generator
-from veilset.core.records import Images
+from veilset.core.records import Images, Labels
 from veilset.data.images import ImageSet
+from veilset.data.opening import open_images
 from veilset.data.overlap import find_overlap
 from veilset.evaluate.pictures import beside, png_of
-from veilset.evaluate.similarity.features import Extractor, Features, scattering_extractor
+from veilset.evaluate.similarity.features import Extractor, Features, extractor_named, scattering_extractor
 from veilset.evaluate.similarity.fidelity import frechet_distance
 from veilset.evaluate.utility.students import evaluate_utility
 from veilset.methods.latent.choices import InversionTraining, Repair, SearchSettings
+from veilset.methods.latent.generators.game import Watch
 from veilset.methods.latent.generators.making import make_generator
-from veilset.methods.latent.generators.recipes import recipe_of
+from veilset.methods.latent.generators.recipes import GeneratorKind, recipe_of
 from veilset.methods.latent.inversion import train_inversion
 from veilset.methods.latent.moments import MomentRows, Seen, positive
 from veilset.methods.latent.search import LatentSearch
@@ -63,27 +66,51 @@ Part = tuple[ImageSet, NDArray[np.bool_]]
 """Records labelled by gender, and which of them are blond."""
 
 
-def celeba() -> tuple[Part, Part]:
-    """The public and the private part of the train split."""
-    pack = np.load(DATA / "celeba_32.npz")
-    images, labels = pack["train_images"], pack["train_labels"].astype(np.int64)
-    has = dict(zip(map(str, pack["attr_names"]), pack["train_attrs"].T > 0, strict=True))
-    order = np.random.default_rng(8).permutation(len(labels))
-    blond, dark = has["Blond_Hair"][order], (has["Black_Hair"] | has["Brown_Hair"])[order]
+def celeba(size: int = 32) -> tuple[Part, Part]:
+    """The public and the private part of the train split, whose rows are the same at 32 and at 64 pixels."""
+    images, labels, blond, dark = _faces("train", 32)
+    chosen = np.random.default_rng(8).permutation(len(labels))
     kinds = ((~blond & dark, DARK), (~blond & ~dark, OTHERS), (blond, BLOND))
-    public = np.sort(np.concatenate([order[kind][:count] for kind, count in kinds]))
+    public = np.sort(np.concatenate([chosen[kind[chosen]][:count] for kind, count in kinds]))
+    private = np.setdiff1d(chosen, public)
 
     def part(rows: NDArray[np.int64]) -> Part:
-        return ImageSet(images[rows], labels[rows], ("women", "men")), has["Blond_Hair"][rows]
+        return ImageSet(images[rows], labels[rows], ("women", "men")), blond[rows]
 
-    private = np.setdiff1d(order, public)
     public = public[~find_overlap(part(private)[0], part(public)[0])]
+    if size != 32:
+        images = _faces("train", size)[0]
+        # A run compares what it is given: near copies that only show at this size are left out, too.
+        public = public[~find_overlap(part(private)[0], part(public)[0])]
     return part(public), part(private)
 
 
-def blond_alone() -> ImageSet:
+def held_out(size: int) -> Images:
+    """Faces of the test split, dark, blond and other ones in the shares of the public part: nothing was made of them.
+
+    The whole of those that are scarcest in it decides how many.
+    """
+    images, _, blond, dark = _faces("test", size)
+    kinds = ((~blond & dark, DARK), (~blond & ~dark, OTHERS), (blond, BLOND))
+    share = min(int(kind.sum()) / count for kind, count in kinds)
+    kept: Images = images[np.concatenate([np.flatnonzero(kind)[: int(share * count)] for kind, count in kinds])]
+    return kept
+
+
+def _faces(side: str, size: int) -> tuple[Images, Labels, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Images, gender, and who has blond and who dark hair."""
+    pack = np.load(DATA / "celeba_32.npz")
+    has = dict(zip(map(str, pack["attr_names"]), pack[f"{side}_attrs"].T > 0, strict=True))
+    labels = pack[f"{side}_labels"].astype(np.int64)
+    images = pack[f"{side}_images"]
+    if size != 32:
+        images = open_images(f"{DATA / f'celeba_{size}'}:{side}").read(np.arange(len(labels)))
+    return images, labels, has["Blond_Hair"], has["Black_Hair"] | has["Brown_Hair"]
+
+
+def blond_alone(size: int = 32) -> ImageSet:
     """The private blond people, as one class."""
-    private, blond = celeba()[1]
+    private, blond = celeba(size)[1]
     images = private.images[blond]
     return ImageSet(images, np.zeros(len(images), dtype=np.int64), ("blond",))
 
@@ -96,26 +123,90 @@ def clothes() -> tuple[ImageSet, ImageSet]:
     return ImageSet(images[:20_000], labels[:20_000]), ImageSet(images[chosen], labels[chosen] * 0, ("clothes",))
 
 
-def prepared(name: str, public: ImageSet, steps: int, inversion_steps: int, cache: Path) -> LatentSpace:
-    """The public generator, its coordinates and its inversion network, made once; an eigen generator for 0 steps."""
-    folder = cache / f"{name}-{steps}-{inversion_steps}"
-    place = folder / "generator.safetensors"
-    if not place.exists():
+def folder_of(name: str, asked: argparse.Namespace) -> Path:
+    """Where the public work of these options is kept."""
+    size = "" if asked.size == 32 else f"{asked.size}"
+    made_by = f"{asked.steps}" if asked.kind != "projected" else "projected"
+    return Path(asked.cache) / f"{name}{size}-{made_by}-{asked.inversion_steps}"
+
+
+def trained(name: str, public: ImageSet, asked: argparse.Namespace, *, further: bool = False) -> tuple[Path, int]:
+    """The file of the public generator, made once, and the steps it has had; an eigen generator for 0 steps.
+
+    With `further` a training that was stopped by the clock goes on for as many minutes again.
+    """
+    folder = folder_of(name, asked)
+    place, state = folder / "generator.safetensors", folder / "training.pt"
+    reached = folder / "steps.txt"
+    if further or not place.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        generator = make_generator(
-            public,
-            recipe_of(
-                "style" if steps else "eigen",
-                preset="default" if name == "celeba" else "fast",
-                steps=steps or "auto",
-                mirrored=name == "celeba",
-            ),
-            checkpoint=cache / f"{name}.pt",
+        kind: GeneratorKind = asked.kind or ("style" if asked.steps else "eigen")
+        recipe = recipe_of(
+            kind,
+            preset="default" if name == "celeba" else "fast",
+            steps=asked.steps or "auto",
+            mirrored=name == "celeba",
         )
+        stopped = [asked.steps or getattr(recipe, "steps", 0)]
+
+        def show(images: Images) -> None:
+            write_whole(folder / f"shown-{time.strftime('%H%M')}.png", png_of(beside([images], columns=12, rows=4)))
+
+        watch = Watch(minutes=asked.minutes, show=show, stopped=stopped.append)
+        generator = make_generator(public, recipe, checkpoint=state, watch=watch)
         save_generator(generator, place)
+        reached.write_text(str(stopped[-1]))
+    return place, int(reached.read_text()) if reached.exists() else asked.steps
+
+
+def prepared(name: str, public: ImageSet, asked: argparse.Namespace) -> LatentSpace:
+    """The public generator, its coordinates and its inversion network, made once."""
+    folder = folder_of(name, asked)
+    place, _ = trained(name, public, asked)
     space = LatentSpace.of(load_generator(place), 0, folder / SPACE)
-    train_inversion(space, InversionTraining(steps=inversion_steps), seed=0, checkpoint=folder / INVERSION)
+    inversion = InversionTraining(steps=asked.inversion_steps)
+    train_inversion(space, inversion, seed=0, checkpoint=folder / INVERSION)
     return space
+
+
+def train(public: ImageSet, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """Minutes of training of the public generator, more of them where there were some already."""
+    processor, clock = time.process_time(), time.perf_counter()
+    folder = folder_of("celeba", asked)
+    _, steps = trained("celeba", public, asked, further=True)
+    for kept in (SPACE, INVERSION):  # of another generator
+        (folder / kept).unlink(missing_ok=True)
+    return [
+        {
+            "steps": steps,
+            "images": len(public),
+            "minutes": round((time.perf_counter() - clock) / 60, 1),
+            "cpu_minutes": round((time.process_time() - processor) / 60, 1),
+        }
+    ]
+
+
+def fid(public: ImageSet, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """FID to held-out faces like the public ones: of the generator, of the public images and of one half of them."""
+    real = held_out(asked.size)
+    extract = extractor_named("auto", 3, asked.size)
+    place, steps = trained("celeba", public, asked)
+    generator = load_generator(place)
+    made = generator.render(generator.draw(len(real), torch_generator(asked.seed, "fid")))
+    rows = np.sort(numpy_generator(asked.seed, "fid").permutation(len(public))[: len(real)])
+    wanted = extract(real)
+    sets = {
+        "generator": extract(np.ascontiguousarray(made.permute(0, 2, 3, 1).numpy())),
+        "public images": extract(public.images[rows]),
+    }
+    order = numpy_generator(asked.seed, "fid halves").permutation(len(real))
+    halves = frechet_distance(wanted[order[::2]], wanted[order[1::2]])
+    about = {"to": "held-out faces like the public ones", "extractor": extract.name, "steps": steps}
+    lines = [
+        {"set": name, "fid": round(frechet_distance(wanted, found), 2), "images": len(real)} | about
+        for name, found in sets.items()
+    ]
+    return [*lines, {"set": "one half of them against the other", "fid": round(halves, 2)} | about]
 
 
 def search_in(space: LatentSpace, folder: Path, config: SearchSettings) -> LatentSearch:
@@ -162,11 +253,14 @@ class Judge:
         return float((features @ self.weight > self.middle).mean())
 
 
-def shift(space: LatentSpace, folder: Path, seed: int, count: int, settings: Mapping[str, str]) -> list[dict[str, Any]]:
+def shift(
+    space: LatentSpace, folder: Path, seed: int, count: int, settings: Mapping[str, str], extractor: str
+) -> list[dict[str, Any]]:
     """FID to the private blond people and share of blond ones, of the generator, the reconstructions and the fits."""
-    (public, public_blond), (private, private_blond) = celeba()
-    extract: Extractor = scattering_extractor(3, 32)
-    alone = blond_alone()
+    size = space.generator.size
+    (public, public_blond), (private, private_blond) = celeba(size)
+    extract: Extractor = extractor_named(extractor, 3, size)
+    alone = blond_alone(size)
     features = extract(public.images)
     judge = Judge(features, public_blond)
     real = extract(alone.images[:count])
@@ -186,7 +280,12 @@ def shift(space: LatentSpace, folder: Path, seed: int, count: int, settings: Map
         "DP fit, epsilon 11": fit(11.0),
         "DP fit, epsilon 1": fit(1.0),
     }
-    about = {"images": count, "records": len(alone), "judge_balanced_accuracy": round(accuracy, 4)}
+    about = {
+        "images": count,
+        "extractor": extract.name,
+        "records": len(alone),
+        "judge_balanced_accuracy": round(accuracy, 4),
+    }
     lines = [
         {"set": name, "fid": round(frechet_distance(real, found), 2), "blond": round(judge.share(found), 4)} | about
         for name, found in (sets | {"the real ones": real}).items()
@@ -299,23 +398,23 @@ def gender(folder: Path, seed: int, count: int, validate: bool, settings: Mappin
     ]
 
 
-def picture(
-    cache: Path, steps: int, inversion_steps: int, seed: int, settings: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def picture(asked: argparse.Namespace, settings: Mapping[str, str]) -> list[dict[str, Any]]:
     """Real | reconstructed | fit | DP fit of Fashion-MNIST, for the docs."""
     public, private = clothes()
-    space = prepared("fashion", public, steps, inversion_steps, cache)
-    folder = cache / f"fashion-{steps}-{inversion_steps}"
+    space, folder = prepared("fashion", public, asked), folder_of("fashion", asked)
     codes = search_in(space, folder, SearchSettings())(torch.from_numpy(private.read(np.arange(48))))
-    fits = [released(private, public, folder, epsilon, len(private), seed, **settings).images for epsilon in (1e6, 1.0)]
-    raw = _shown(space, space.draw(len(private), torch_generator(seed, "raw")))
+    fits = [
+        released(private, public, folder, epsilon, len(private), asked.seed, **settings).images
+        for epsilon in (1e6, 1.0)
+    ]
+    raw = _shown(space, space.draw(len(private), torch_generator(asked.seed, "raw")))
     sets = [private.images[:48], _shown(space, codes), *fits]
     write_whole(ROOT / "docs" / "images" / "latent-fashion.png", png_of(beside(sets)))
     extract = scattering_extractor(1, 28)
     real = extract(private.images)
     named = {"generator": raw, "fit without noise": fits[0], "DP fit, epsilon 1": fits[1]}
     return [
-        {"set": name, "fid": round(frechet_distance(real, extract(images)), 2), "steps": steps}
+        {"set": name, "fid": round(frechet_distance(real, extract(images)), 2), "steps": asked.steps}
         for name, images in named.items()
     ]
 
@@ -330,6 +429,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=3000, help="of the style generator; 0 for an eigen generator")
+    parser.add_argument("--kind", choices=("style", "projected", "eigen"), help="of the generator")
+    parser.add_argument("--minutes", type=float, help="of the generator's training, at most; `train` again goes on")
+    parser.add_argument("--size", type=int, choices=(32, 64), default=32)
+    parser.add_argument("--extractor", default="wavelets", help="of the shift's FID: wavelets or lite0")
     parser.add_argument("--inversion-steps", type=int, default=1000)
     parser.add_argument("--parts", nargs="+", default=["shift", "clip", "repairs", "gender", "picture"])
     parser.add_argument("--compared", type=int, default=1400, help="images on each side of an FID")
@@ -342,15 +445,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     settings = dict(pair.split("=", 1) for pair in asked.set)
-    folder = asked.cache / f"celeba-{asked.steps}-{asked.inversion_steps}"
+    folder = folder_of("celeba", asked)
     for part in asked.parts:
         processor = time.process_time()
         if part == "picture":
-            lines = picture(asked.cache, asked.steps, asked.inversion_steps, asked.seed, settings)
+            lines = picture(asked, settings)
+        elif part in ("train", "fid"):
+            lines = (train if part == "train" else fid)(celeba(asked.size)[0][0], asked)
         else:
-            space = prepared("celeba", celeba()[0][0], asked.steps, asked.inversion_steps, asked.cache)
+            space = prepared("celeba", celeba(asked.size)[0][0], asked)
             if part == "shift":
-                lines = shift(space, folder, asked.seed, asked.compared, settings)
+                lines = shift(space, folder, asked.seed, asked.compared, settings, asked.extractor)
             elif part == "clip":
                 lines = clip(space, folder, asked.seed, asked.descent_images, asked.descent_steps)
             elif part == "repairs":
@@ -360,11 +465,11 @@ def main() -> None:
         about = {
             "benchmark": "latent",
             "part": part,
-            "data": "fashion_mnist" if part == "picture" else "celeba_32",
+            "data": "fashion_mnist" if part == "picture" else f"celeba_{asked.size}",
             "delta": DELTA,
             "seed": asked.seed,
             "settings": settings,
-            "generator": "style" if asked.steps else "eigen",
+            "generator": asked.kind or ("style" if asked.steps else "eigen"),
             "generator_steps": asked.steps,
             "inversion_steps": asked.inversion_steps,
             "cpu_seconds": round(time.process_time() - processor),

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from versions import subject_of, versions_of
+
 
 def machine() -> dict[str, str | int | float]:
     """Processor, threads, load, versions, commit and date."""
@@ -27,8 +29,8 @@ def machine() -> dict[str, str | int | float]:
 
 
 def append(line: Mapping[str, Any], out: Path) -> None:
-    """Show one result and add it to a benchmark file, with where it was measured."""
-    text = json.dumps({**line, **machine()})
+    """Show one result and add it to a benchmark file, with the versions and where it was measured."""
+    text = json.dumps({**line, "versions": versions_of(subject_of(line, out.name)), **machine()})
     print(text, flush=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("a", encoding="utf-8") as file:

@@ -18,15 +18,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import veilset.training  # noqa: F401  (thread settings, before torch)
 
 import numpy as np  # isort: skip
+from versions import versions_of  # isort: skip
 
 from veilset.core.records import Records
+from veilset.data.images import ImageSet
 from veilset.data.opening import open_images
+from veilset.data.overlap import find_overlap
 from veilset.methods.base import Context
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Plan
@@ -71,6 +75,14 @@ def read(data: str, split: str, groups: str | None = None) -> Records:
     return open_images(f"{place if place.exists() else DATA / data}:{split}", groups=groups)
 
 
+def public_images(name: str, shape: tuple[int, int, int], private: str) -> Records:
+    """The training images of a pack in the private shape, without those that are private, too."""
+    place = DATA / f"{name}.npz"
+    found = open_images(f"{place if place.exists() else DATA / name}:train", size=shape[0], channels=shape[2])
+    records = ImageSet(found.read(np.arange(len(found.labels))), found.labels, class_names=found.class_names)
+    return records.subset(np.flatnonzero(~find_overlap(read(private, "train"), records)))
+
+
 def known_before(data: str, epsilon: float, features: str) -> float | None:
     """What to compare with, where there is anything."""
     pair = KNOWN["wavelets" if features == "wavelets" else "pretrained"].get(data)
@@ -82,7 +94,7 @@ def run(data: str, epsilon: float, seed: int, settings: TeacherSettings, public_
     set_thread_count()
     groups = GROUPS.get(data)
     vault = Vault(read(data, "train", groups), unit="group" if groups else "record")
-    public = read(public_name, "train") if public_name else None
+    public = public_images(public_name, vault.facts.shape, data) if public_name else None
     begin = time.perf_counter()
     budget = Budget(epsilon, DELTA)
     planned = plan_teacher(vault.facts, budget, settings)
@@ -113,8 +125,9 @@ def run(data: str, epsilon: float, seed: int, settings: TeacherSettings, public_
         "known_before": known_before(data, epsilon, recipe.features),
         "seconds": round(seconds, 1),
         "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-        "recipe": dict(recipe.to_json()),
+        "recipe": asdict(recipe),
         "event": event.to_json(),
+        "versions": versions_of("teachers"),
         "commit": _commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -122,7 +135,7 @@ def run(data: str, epsilon: float, seed: int, settings: TeacherSettings, public_
 
 
 def table() -> str:
-    """The lines so far as the table of docs/teachers.md: means over seeds, and the range of accuracies."""
+    """The lines so far as the table of docs/explanation/teachers.md: means over seeds, and the range of accuracies."""
     lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     rows = [
         "| data | features | epsilon | seeds | accuracy | from - to | balanced | known before | seconds | peak MB |",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from veilset.core.errors import flags_spoken
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -43,6 +45,13 @@ _numbers = itertools.count()
 def _state_of_the_test(_state_of_the_session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accounts of one test alone: others use the same records."""
     monkeypatch.setenv("VEILSET_STATE", str(_state_of_the_session / str(next(_numbers))))
+
+
+@pytest.fixture(autouse=True)
+def _errors_as_the_command_line_shows_them() -> Iterator[None]:
+    """What Python callers read instead is tested in tests/core/test_errors.py."""
+    with flags_spoken():
+        yield
 
 
 @pytest.fixture(scope="session")

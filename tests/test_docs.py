@@ -7,10 +7,13 @@ from pathlib import Path
 import click
 import pytest
 import typer.main
+from code_blocks import PYTHON, READ, SHELL, blocks_of
 
+from tables.making import PLACE, markdown_pages, outdated
 from veilset.cli.main import app
 from veilset.methods import METHODS
 from veilset.methods.base import SMOKE
+from veilset.release.layout import LISTABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.py")])
@@ -18,6 +21,7 @@ BASES = (ROOT, ROOT / "src" / "veilset", ROOT / "docs")
 TOP = {path.name for base in (ROOT, ROOT / "src" / "veilset") for path in base.iterdir() if path.is_dir()}
 
 FILE = re.compile(r"(?<![\w/.:-])((?:[\w-]+/)*[\w-]+\.(?:py|md|jsonl|toml|png|svg))\b(?!\.)")
+OWN = re.compile(r"my\w*\.py|mine\.py")  # what a reader is asked to write
 FOLDER = re.compile(r"`((?:\w+/)+\w+/)`")
 MODULE = re.compile(r"\bveilset(?:\.\w+)+")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
@@ -42,10 +46,13 @@ def _is_somewhere(name: str) -> bool:
 def missing_files(text: str, near: Path) -> Iterator[str]:
     """Files and folders that are nowhere.
 
-    A bare name may be of any folder of the repository; a bare picture or table may be what a reader makes.
+    A bare name may be of any folder of the repository, or of a release; a bare picture or table may be what a reader
+    makes.
     """
     for name in {*FILE.findall(text), *FOLDER.findall(text)}:
-        if is_placeholder(name) or (name.endswith("/") and name.split("/")[0] not in TOP):
+        if is_placeholder(name) or name in LISTABLE or (name.endswith("/") and name.split("/")[0] not in TOP):
+            continue
+        if OWN.match(name) or (name.endswith(".png") and name.split("/")[0] not in TOP):
             continue
         if any((base / name).exists() for base in (*BASES, near)):
             continue
@@ -128,6 +135,30 @@ def test_what_is_gone_is_found(text: str) -> None:
     assert len(found) == 1
 
 
+def test_tables_are_made_from_results() -> None:
+    """`scripts/bench tables` makes them again; what they show is described in benchmarks/tables/pages."""
+    assert sorted(str(page.relative_to(ROOT)) for page in outdated()) == []
+
+
+def typed_tables(text: str) -> list[str]:
+    """First lines of tables with three numbers or more that stand outside the markers and do not say why."""
+    rest = re.sub(r"<!-- no results: .+ -->\n(\|.*\n)+", "", PLACE.sub("", text))
+    found = re.findall(r"(?:^\|.*\n)+", rest, re.MULTILINE)
+    return [table.split("\n")[0] for table in found if len(re.findall(r"\| \d+\.\d", table)) > 2]
+
+
+def test_no_table_with_measured_numbers_is_typed() -> None:
+    for page in markdown_pages():
+        assert typed_tables(text_of(page)) == [], f"{page.name}: see Tables in CONTRIBUTING.md"
+
+
+def test_a_typed_table_is_found() -> None:
+    table = "| a | b |\n|---|---|\n| 97.1 | 98.2 |\n| 97.3 | 98.4 |\n"
+    assert typed_tables(table) == ["| a | b |"]
+    assert typed_tables(f"<!-- no results: trials -->\n{table}") == []
+    assert typed_tables(f"<!-- table: t -->\n{table}<!-- end of table -->\n") == []
+
+
 def test_every_page_can_be_reached_from_the_readme() -> None:
     linked, wanted = set(), [ROOT / "README.md"]
     while wanted:
@@ -149,3 +180,25 @@ def test_presets_that_pages_ask_for_are_there(name: str) -> None:
             if re.search(rf"(-m|--method) {name}\b", line):
                 asked = set(re.findall(r"(?:-p|--preset) ([a-z][\w-]*)", line))
                 assert asked <= known, f"{page.name}: {line}"
+
+
+def test_the_readme_is_short() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 900
+    assert len(re.findall(r"^\|", PLACE.search(text)[0], re.MULTILINE)) <= 2 + 8  # type: ignore[index]
+
+
+SHORTHAND = re.compile(r"\bissues? #?\d+|#\d+\b|\bour (?:goals?|targets?)\b|\.\./shared|(?<![\w.])/(?:work|tmp)/")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.suffix == ".md"], ids=lambda page: page.name)
+def test_pages_speak_of_the_project_alone(page: Path) -> None:
+    """No numbers of issues, no plans of the makers, no places outside of the repository."""
+    assert SHORTHAND.findall(text_of(page)) == []
+
+
+def test_every_block_names_its_language() -> None:
+    """`sh` and `python` are run (tests/test_code_blocks.py), the others are to read; CONTRIBUTING says more."""
+    for page in (page for page in PAGES if page.suffix == ".md"):
+        for block in blocks_of(page.read_text(encoding="utf-8")):
+            assert block.language in {PYTHON, SHELL, *READ}, f"{page.relative_to(ROOT)}:{block.line}"

@@ -14,7 +14,6 @@ FOLDERS = SOURCE / "methods"
 LONGEST = 400  # lines of a module
 # Who else may name a method's own files: a federation and a conversion run one method, and a command trains for one.
 USERS = {
-    "sanitized_gan": {"pipeline/federated", "cli/federate.py"},
     "latent": {"cli/generator.py"},
     "dfd": {"pipeline/convert.py"},
 }

@@ -88,13 +88,26 @@ def test_importing_veilset_loads_nothing_heavy() -> None:
     assert out.strip() == "[]"
 
 
+def test_importing_veilset_is_quick() -> None:
+    """Modules are counted, not seconds: a busy machine changes only those."""
+    code = "import sys; before = set(sys.modules); import veilset; print(len(set(sys.modules) - before))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(out) < 80
+
+
 def test_the_public_surface() -> None:
     import veilset
 
     expected = ["Account", "Budget", "Release", "Vault", "__version__", "load_release", "open_images", "synthesize"]
-    expected += ["verify"]
+    expected += ["verify", "About", "Evaluation", "ImageSet", "Job", "Method", "evaluate", "export", "plan", "train"]
     assert sorted(veilset.__all__) == sorted(expected)
     for name in expected:
         assert getattr(veilset, name) is not None
     with pytest.raises(AttributeError):
         veilset.nothing  # noqa: B018
+
+
+def test_the_function_evaluate_stays_when_its_room_is_imported() -> None:
+    code = "import veilset.evaluate.metrics, veilset as vs; print(callable(vs.evaluate), vs.evaluate.__module__)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["True", "veilset.pipeline.evaluate"]

@@ -45,7 +45,7 @@ def test_what_it_writes_is_a_method(tree: Path) -> None:
         f"tests/methods/{NAME}",
         "src/veilset/methods/__init__.py",
         *(f"src/veilset/methods/{NAME}/{file}" for file in ("__init__.py", "config.py", "method.py")),
-        f"docs/{NAME}.md",
+        f"docs/methods/{NAME}.md",
         f"tests/methods/{NAME}/test_{NAME}.py",
     }
     python = [path for path in after if NAME in path and path.endswith(".py")]
@@ -60,6 +60,7 @@ def test_what_it_writes_is_a_method(tree: Path) -> None:
     assert passed == {
         "tests/contract/test_methods.py",
         "tests/methods/test_claims.py",
+        "tests/methods/test_stored.py",
         f"tests/methods/{NAME}/test_{NAME}.py",
         "tests/neighbours/test_runs.py",
         "tests/neighbours/test_sessions.py",
@@ -80,7 +81,7 @@ def test_what_it_writes_is_a_method(tree: Path) -> None:
         (["merf"], "src/veilset/methods/merf exists already"),
         (["shared"], "src/veilset/methods/shared exists already"),
         (["base"], "src/veilset/methods/base.py exists already"),
-        (["design"], "docs/design.md exists already"),
+        (["index"], "docs/methods/index.md exists already"),
         (["method"], "means something else here"),
         (["event"], "means something else here"),
     ],

@@ -20,9 +20,9 @@ from veilset.audit.mechanisms import (
     small_network,
 )
 from veilset.core.errors import InputError, VeilsetError
+from veilset.data.tensors import to_inputs
 from veilset.dpsgd import ClippedGradients
 from veilset.dpsgd.passes import cross_entropy
-from veilset.dpsgd.trainer import to_inputs
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.shard_votes import Ensemble
 from veilset.privacy.session import Session

@@ -28,7 +28,7 @@ def test_a_method_without_a_name_or_an_audit_is_refused(monkeypatch: pytest.Monk
 
 
 def test_merf_is_not_contradicted_and_its_record_is_seen() -> None:
-    (subject,) = method_subjects("merf", 8.0)
+    subject = method_subjects("merf", 8.0)[0]
     finding = audit(subject, runs=100, confidence=0.9, make_noise=seeded(0))
     assert 0 < finding.lower_bound < finding.claimed_epsilon
     assert finding.claimed_epsilon == pytest.approx(8.0, rel=0.01)

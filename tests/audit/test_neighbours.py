@@ -24,8 +24,17 @@ def brightness(session: Session) -> None:
     session.gaussian_sum(lambda images, _: images.double().mean(dim=(1, 2, 3))[:, None] / 255, EVENT, clip_norm=1.0)
 
 
+def found(run: Play) -> list[str]:
+    """What is found in the whole company; in the smaller one it is the same."""
+    differences = [one.what for one in neighbour_run(run, WORLDS)]
+    in_few = [what for what in differences if what.endswith(", few)")]
+    in_all = [what for what in differences if what not in in_few]
+    assert [what.replace(", few)", ")") for what in in_few] == in_all
+    return in_all
+
+
 def found_in(spend: Callable[[Session], None]) -> list[str]:
-    return [one.what for one in neighbour_run(session_play(WORLDS, PLAN, spend), WORLDS)]
+    return found(session_play(WORLDS, PLAN, spend))
 
 
 def found_when(leak: Callable[[ImageSet, Path], None]) -> list[str]:
@@ -34,8 +43,7 @@ def found_when(leak: Callable[[ImageSet, Path], None]) -> list[str]:
         leak(records, workspace)
         return {}
 
-    run: Play = play
-    return [one.what for one in neighbour_run(run, WORLDS)]
+    return found(play)
 
 
 def test_a_paid_sum_may_leave() -> None:

@@ -271,9 +271,12 @@ def test_measurements_do_not_go_into_a_release(run: Run, release: Path, pack: Pa
 
 
 def test_a_test_set_of_another_kind_is_refused(run: Run, release: Path) -> None:
-    done = run("evaluate", release, "--test", "builtin:mnist5k:test")
+    done = run("evaluate", release, "--test", "builtin:mnist5k:test", "--size", 28)
     assert done.exit_code == 2
     assert "16x16x1" in done.stderr
+    done = run("evaluate", release, "--test", "builtin:mnist5k:test")
+    assert done.exit_code == 2
+    assert "3 classes, got 10" in done.stderr
 
 
 def test_help_is_shown_as_it_is_written() -> None:

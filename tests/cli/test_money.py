@@ -140,6 +140,12 @@ def test_resuming_with_other_data_of_the_same_shape_publishes_nothing(
     assert not (tmp_path / "rel").exists()
 
 
+def test_resuming_with_other_options_names_them(monkeypatch: pytest.MonkeyPatch, synthesize: Run) -> None:
+    cut_off(monkeypatch, synthesize)
+    refused(synthesize("data.npz", "--resume", epsilon=2), 2, "has other epsilon (1.0 then, 2.0 now). Resume it")
+    refused(synthesize("data.npz", "--resume", "--seed", 3), 2, "has other seed (0 then, 3 now). Resume it")
+
+
 def test_a_copied_folder_makes_no_second_release(
     monkeypatch: pytest.MonkeyPatch, synthesize: Run, tmp_path: Path
 ) -> None:

@@ -101,6 +101,8 @@ def test_compare_tells_what_failed(tmp_path):
     Path("suite.toml").write_text(
         'methods = ["merf"]\nepsilons = [1]\nseeds = [0]\n[[datasets]]\nname = "a"\ntrain = "a.npz"\ntest = "a.npz"\n'
     )
+    assert run("compare", "suite.toml", "--out", "out").exit_code == 2, "there is no a.npz"
+    Path("a.npz").write_bytes(b"damaged")
     done = run("compare", "suite.toml", "--out", "out")
     assert done.exit_code == 1
     assert "merf on a, epsilon 1, seed 0 failed" in done.stderr

@@ -25,6 +25,7 @@ from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.format import load_release
 from veilset.release.verify import verify_release
+from veilset.teachers import fitting
 
 METHOD_NAMES = sorted(METHODS)
 
@@ -82,6 +83,35 @@ def test_a_whole_run(name: str, channels: int, unit: str, tmp_path: Path) -> Non
     promised = set(METHODS.get(name).releases) - {"images", "labels", "soft_labels"}
     assert promised == set(release.models)
     assert ("soft_labels" in METHODS.get(name).releases) == (release.soft_labels is not None)
+
+
+@pytest.mark.slow
+def test_images_of_128_pixels(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every method runs at a size that scans have; what a teacher learns of drawn pictures is cut short here."""
+    monkeypatch.setattr(fitting, "_PICTURES", 700)
+    coins = np.random.default_rng(0)
+    labels = np.arange(120) % 2
+    images = (coins.integers(0, 120, (120, 128, 128, 1)) + 120 * labels[:, None, None, None]).astype(np.uint8)
+    vault = Vault(ImageSet(images, labels))
+    public = ImageSet(coins.integers(0, 256, (40, 128, 128, 1), dtype=np.uint8), np.arange(40) % 2)
+    checked = vault.check_public(public) if METHODS.get(name).needs_public else None
+    release = run(vault, job(name, delta=1e-3, samples=20), workspace=tmp_path / "run", public=checked)
+    assert release.images.shape == (20, 128, 128, 1)
+    assert release.certificate.epsilon <= 8.0
+
+
+@pytest.mark.parametrize(
+    ("name", "side"), [(name, 128) for name in METHOD_NAMES] + [("imgsyn", 224), ("dfd", 224), ("latent", 256)]
+)
+def test_plans_of_large_images(name: str, side: int) -> None:
+    """Events, and so the guarantee, are those of small images."""
+    events = [
+        draw_plan(
+            job(name), PublicFacts(units=5000, unit="record", shape=(size, size, 1), class_names=("0", "1"))
+        ).events
+        for size in (64, side)
+    ]
+    assert events[0] == events[1]
 
 
 def test_same_noise_same_bytes(name: str, tmp_path: Path) -> None:
@@ -148,7 +178,7 @@ def test_presets_and_settings(name: str) -> None:
 
 
 def test_the_docs_page_has_a_privacy_argument(name: str) -> None:
-    page = Path(__file__).parent.parent.parent / "docs" / f"{name}.md"
+    page = Path(__file__).parent.parent.parent / "docs" / "methods" / f"{name}.md"
     text = page.read_text(encoding="utf-8").lower()
     for part in ("unit", "relation", "sensitivity", "event", "composition"):
         assert part in text, f"{page.name} says nothing of the {part}"

@@ -282,6 +282,22 @@ def test_compression_keeps_the_largest_coordinates(fraction, mode):
     assert difference(flat(engine.sum(inputs, targets)), expected) < 1e-5
 
 
+@pytest.mark.parametrize("kept", [1, 20, 10**6])
+def test_signs_of_the_largest_coordinates_have_one_length(kept):
+    model, (inputs, targets) = small_network(), small_batch()
+    rows = unit_gradients(model, cross_entropy, inputs, targets)
+    count = min(kept, rows.shape[1])
+    places = rows.abs().topk(count, dim=1).indices
+    signs = torch.zeros_like(rows).scatter_(1, places, rows.gather(1, places).sign())
+    bound = 0.4
+    engine = ClippedGradients(model, cross_entropy, bound, keep_signs=kept)
+    found = flat(engine.sum(inputs, targets))
+    assert difference(found, (bound / math.sqrt(count) * signs).sum(0)) < 1e-3  # the margin that rounding is left
+    for row in range(len(inputs)):
+        one = flat(engine.sum(inputs[row : row + 1], targets[row : row + 1]))
+        assert float(one.norm()) <= engine.sensitivity
+
+
 @pytest.mark.parametrize("max_rows", [2, 4, 5, 100])
 @pytest.mark.parametrize("copies", [1, 2])
 def test_micro_batches_change_nothing(max_rows, copies):
@@ -341,6 +357,8 @@ def test_a_gradient_that_is_no_number_counts_as_zero():
     inputs[1] = 0  # the slope of the root is infinite there, while the loss is not
     engine = ClippedGradients(model, lambda outputs, _: outputs.abs().sqrt().sum(1), 0.5)
     others = torch.tensor([0, 2, 3])
+    signs = ClippedGradients(model, lambda outputs, _: outputs.abs().sqrt().sum(1), 0.5, keep_signs=2)
+    assert not flat(signs.sum(inputs[1:2], targets[1:2])).any()
     assert torch.equal(flat(engine.sum(inputs, targets)), flat(engine.sum(inputs[others], targets[others])))
     assert not flat(engine.sum(inputs[1:2], targets[1:2])).any()
 

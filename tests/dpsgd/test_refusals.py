@@ -117,6 +117,8 @@ def test_weights_that_are_not_finite_are_said_because_they_are_public(make):
         ({"stabiliser": float("inf")}, "Expected stabiliser from"),
         ({"mode": "ghost"}, "Expected mode to be one of flat, automatic, per_layer, got 'ghost'"),
         ({"keep_fraction": 0.0}, "Expected 0 < keep_fraction <= 1, got 0.0"),
+        ({"keep_signs": -1}, "Expected keep_signs >= 0, got -1"),
+        ({"keep_signs": 2, "mode": "automatic"}, "keep_signs is a rule of its own"),
         ({"copies": 0}, "Expected copies >= 1, got 0"),
         ({"copies": 4, "max_rows": 3}, "Expected max_rows >= copies=4, got 3"),
         ({"copies": 3}, "Expected 3 rows for each unit and as many targets, got 4 rows"),

@@ -144,3 +144,36 @@ def test_a_damaged_state_is_refused(run, tmp_path):
     place.write_bytes(place.read_bytes()[:-9])
     with pytest.raises(BudgetError, match="is damaged or of another run"):
         run(recipe())
+
+
+def test_two_events_that_are_alike_take_their_own_steps_and_go_on_from_their_own_states(tmp_path):
+    """Steps, leases and states belong to the line that paid, not to the label that two events may share."""
+    event = Event(label="dp-sgd", noise_multiplier=0.5, sampling_rate=1.0, count=60)
+    plan = Plan(budget=Budget(1e6, 1e-5), events=(event, event))
+    images = np.random.default_rng(0).integers(0, 256, (30, 6, 6, 1), dtype=np.uint8)
+    path = tmp_path / "ledger.jsonl"
+
+    def part(cut_off_at):
+        """Two trainings of one plan; how many steps each took, until the one that is cut off."""
+        ledger = Ledger.reopen(path) if path.exists() else Ledger.create(path, {"run": "twins"})
+        taken = []
+        try:
+            session = Session(
+                Vault(ImageSet(images, np.arange(30) % 2, ("a", "b"))), plan, ledger, NoNoise(1), workspace=tmp_path
+            )
+            for number in range(2):
+                steps = session.gradient_steps(event, clip_norm=1.0)
+                kept = steps.kept()
+                assert kept is None or kept["number"] == number, "the state of the other event"
+                taken.append(0)
+                while steps.steps_left and (number, taken[-1]) != cut_off_at:
+                    steps.step(lambda images, labels: [torch.zeros(2)])
+                    taken[-1] += 1
+                    if steps.keeps_now:
+                        steps.keep({"number": number})
+        finally:
+            ledger.close()
+        return taken
+
+    assert part((1, 20)) == [60, 20]
+    assert part(None) == [0, 10], "the lease of 50 that was cut off is lost, and no step of the other event with it"

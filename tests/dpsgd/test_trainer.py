@@ -7,6 +7,7 @@ from reference import cross_entropy, difference, flat
 from torch import nn
 
 from veilset.core.errors import BudgetError, InputError
+from veilset.data.tensors import to_inputs
 from veilset.dpsgd import (
     ClippedGradients,
     LinearHeadGradients,
@@ -14,7 +15,6 @@ from veilset.dpsgd import (
     sampling_rate_for,
     train_private,
 )
-from veilset.dpsgd.trainer import to_inputs
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Ledger
@@ -97,6 +97,7 @@ def accuracy(model: nn.Module) -> float:
         {"mode": "automatic"},
         {"mode": "per_layer"},
         {"keep_fraction": 0.9},
+        {"keep_signs": 20},
         {"copies": 2, "augmentation": AugmentConfig(erase=0.0), "max_rows": 16},
     ],
     ids=str,

@@ -87,7 +87,7 @@ def test_an_interrupted_run_resumes_for_free(
     with pytest.raises(InputError, match="--resume"):
         run(vs.Vault(records), JOB, workspace=tmp_path / "run", account=account)
     other = Job(method="tiny", epsilon=4.0, samples=30)
-    with pytest.raises(InputError, match="has other budget, plan"):
+    with pytest.raises(InputError, match=r"has other epsilon \(\S+ then, \S+ now\)"):
         run(vs.Vault(records), other, workspace=tmp_path / "run", account=account, resume=True)
     reads = []
     monkeypatch.setattr(ImageSet, "read", lambda self, rows: reads.append(rows))

@@ -7,7 +7,7 @@ import pytest
 from veilset.core.errors import InputError
 from veilset.methods import METHODS
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "methods"
 
 
 @pytest.mark.parametrize("name", list(METHODS))

@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from veilset.core.errors import InputError
+from veilset.data.archives.reading import Reading
 from veilset.methods import METHODS
 from veilset.pipeline.compare.comparison import RESULTS, CellError, compare, read_lines, run_cell
 from veilset.pipeline.compare.suite import Cell, Dataset, cell_from, cells, data_folder, located, read_suite
+from veilset.pipeline.compare.suite_checks import check_data
 from veilset.pipeline.compare.worker import measure
 from veilset.report.comparison import html, markdown, plots_of, rows_of
 from veilset.report.published import published, published_for
@@ -47,6 +49,23 @@ def test_cells_are_the_product_and_survive_json(suite):
     again = [cell_from(json.loads(json.dumps(cell.to_json()))) for cell in every]
     assert [cell.key for cell in again] == [cell.key for cell in every]
     assert every[1].entrant.settings == {"steps": "2"}
+
+
+def test_a_dataset_says_how_archives_are_read(tmp_path):
+    place = tmp_path / "suite.toml"
+    place.write_text(TEXT + '[datasets.reading]\nfindings = ["A", "B"]\nuncertain = "zeros"\n')
+    cell = cells(read_suite(place))[0]
+    assert cell.dataset.read_as() == Reading(findings=("A", "B"), uncertain="zeros")
+    again = cell_from(json.loads(json.dumps(cell.to_json())))
+    assert again.key == cell.key
+    assert again.dataset.read_as() == cell.dataset.read_as()
+    for words, problem in (('frame = "first"', "Did you mean frames"), ('frames = "last"', "first, middle or all")):
+        place.write_text(TEXT + f"[datasets.reading]\n{words}\n")
+        with pytest.raises(InputError, match=problem):
+            read_suite(place)
+    place.write_text(TEXT + 'reading = "findings"\n')
+    with pytest.raises(InputError, match="reading as a table"):
+        read_suite(place)
 
 
 def test_finished_cells_are_not_run_again(suite, tmp_path):
@@ -133,6 +152,15 @@ def test_a_real_cell(tmp_path):
         (("train =", "trian ="), "Did you mean train"),
         (('test = "digits.npz:test"', ""), "test"),
         (("[[datasets]]", "[[datasets"), "not a TOML file"),
+        (("epsilons = [1", "epsilons = [-1"), "expected epsilons > 0, got -1"),
+        (("epsilons = [1", 'epsilons = ["1"'), "expected epsilons > 0, got '1'"),
+        (("seeds = [0, 1]", 'seeds = "01"'), "expected seeds = a list, got '01'"),
+        (("seeds = [0, 1]", "seeds = [0.5]"), "whole numbers from 0, got 0.5"),
+        (("delta = 1e-5", "delta = 2"), "0 < delta < 1, got 2"),
+        (("seeds =", "samples = 0\nseeds ="), "expected samples as a whole number of at least 1"),
+        (("seeds =", 'student = "convnte"\nseeds ='), "Did you mean convnet"),
+        (('test = "digits.npz:test"', "test = 3"), "expected test as text, got 3"),
+        (("steps = 2", "stepz = 2"), "Did you mean steps"),
     ],
 )
 def test_mistakes_in_a_suite_are_named(tmp_path, change, message):
@@ -141,6 +169,13 @@ def test_mistakes_in_a_suite_are_named(tmp_path, change, message):
         read_suite(tmp_path / "suite.toml")
     with pytest.raises(InputError, match="no suite at"):
         read_suite(tmp_path / "none.toml")
+
+
+def test_data_that_is_missing_is_found_first(suite, tmp_path):
+    with pytest.raises(InputError, match=r"digits, train: .*digits.npz does not exist.*Relative paths start at"):
+        check_data(suite, tmp_path)
+    (tmp_path / "digits.npz").touch()
+    check_data(suite, tmp_path)
 
 
 def test_all_grows_with_the_registry(tmp_path):

@@ -12,8 +12,9 @@ from veilset.data.images import ImageSet
 from veilset.models import build_network
 from veilset.pipeline.convert import Conversion, convert_network, convert_release
 from veilset.pipeline.job import Job
+from veilset.pipeline.model_files import Declared
 from veilset.pipeline.run import run
-from veilset.privacy.vault import PublicFacts, Vault
+from veilset.privacy.vault import Vault
 from veilset.release.format import load_release
 from veilset.release.verify import verify_release
 
@@ -49,22 +50,23 @@ def test_a_release_that_does_not_verify_is_refused(published: Path) -> None:
         convert_release(published, CONVERSION)
 
 
+OWN = Declared(network="lenet", size=16, class_names=("a", "b"))
+
+
 def test_a_network_of_ones_own_has_no_guarantee(tmp_path: Path) -> None:
-    facts = PublicFacts(units=100, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
     save_file(build_network("lenet", shape=(16, 16, 1), classes=2).state_dict(), tmp_path / "own.safetensors")
-    made = convert_network(tmp_path / "own.safetensors", "lenet", facts, CONVERSION).save(tmp_path / "release")
+    made = convert_network(tmp_path / "own.safetensors", OWN, CONVERSION).save(tmp_path / "release")
     verified = verify_release(made)
     assert verified.ok, verified.problems
     certificate = load_release(made).certificate
     assert (certificate.guarantee, certificate.epsilon) == ("none", None)
     assert "user's own" in certificate.reasons[0]
     with pytest.raises(InputError, match="not those of convnet"):
-        convert_network(tmp_path / "own.safetensors", "convnet", facts, CONVERSION)
+        convert_network(tmp_path / "own.safetensors", dataclasses.replace(OWN, network="convnet"), CONVERSION)
 
 
 def test_statistics_are_not_to_be_had(tmp_path: Path) -> None:
-    facts = PublicFacts(units=100, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
     save_file(build_network("lenet", shape=(16, 16, 1), classes=2).state_dict(), tmp_path / "own.safetensors")
     wanting = dataclasses.replace(CONVERSION, settings={**LOOP, "statistics_share": "0.2"})
     with pytest.raises(InputError, match="no statistics"):
-        convert_network(tmp_path / "own.safetensors", "lenet", facts, wanting)
+        convert_network(tmp_path / "own.safetensors", OWN, wanting)

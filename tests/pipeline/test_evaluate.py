@@ -11,6 +11,7 @@ import pytest
 
 from veilset.core.errors import InputError, VerificationError
 from veilset.data.images import ImageSet
+from veilset.evaluate.utility import reference_scores
 from veilset.evaluate.utility.reference_scores import (
     Run,
     finished_score,
@@ -66,7 +67,7 @@ def result(release):
     before = {path.name: path.stat().st_mtime_ns for path in release.iterdir()}
     with pytest.MonkeyPatch.context() as patch:
         # The DP teacher has a test of its own; here it is a network that knows the shades.
-        patch.setattr("veilset.evaluate.utility.reference_scores.private_teacher", lambda *_: brightness())
+        patch.setattr(reference_scores, "private_teacher", lambda *_: brightness())
         found = evaluate(release, QUICK, test=shades(60, 1), train=shades(600, 0), public=shades(150, 2))
     assert {path.name: path.stat().st_mtime_ns for path in release.iterdir()} == before
     return found
@@ -223,7 +224,7 @@ def test_controls_stand_beside_the_score(clear_release):
     """Images teach: labelled noise and shuffled labels do not."""
     wanted = Evaluation(students=(SURE,), epochs=600, wants_controls=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("veilset.evaluate.utility.reference_scores.private_teacher", lambda *_: brightness())
+        patch.setattr(reference_scores, "private_teacher", lambda *_: brightness())
         found = evaluate(clear_release, wanted, test=shades(60, 1), train=shades(600, 0))
     controls = {mark["name"]: mark["accuracy"] for mark in found["controls"]}
     assert set(controls) == {"noise", "shuffled"}

@@ -10,7 +10,6 @@ from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.privacy.accounting import (
     calibrate,
     epsilon_of,
-    fits_account,
     gaussian_delta,
     gaussian_epsilon,
     noise_of,
@@ -120,32 +119,6 @@ def test_calibration_of_many_steps_is_quick() -> None:
         calibrate(Budget(1, 1e-5), lambda noise: [dpsgd(noise, 0.01, 10_000)])
         seconds.append(time.process_time() - start)
     assert min(seconds) < 3  # the promise is 1 s; the margin is for a busy machine
-
-
-def test_an_account_takes_its_first_plan_at_the_full_limit() -> None:
-    limit = Budget(1.0, 1e-5)
-    noise = calibrate(limit, lambda noise: [gaussian(noise)])
-    assert fits_account([], [gaussian(noise)], limit)
-    assert not fits_account([], [gaussian(noise * 0.99)], limit)
-    assert not fits_account([[gaussian(noise)]], [gaussian(100.0)], limit)
-
-
-def test_an_account_takes_two_half_plans() -> None:
-    limit = Budget(1.0, 1e-5)
-    half = calibrate(Budget(0.5, 1e-5), lambda noise: [gaussian(noise)])
-    assert fits_account([[gaussian(half)]], [gaussian(half)], limit)
-    assert not fits_account([[gaussian(half)]] * 3, [gaussian(half)], limit)
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.lists(st.floats(3, 40), min_size=1, max_size=6), st.floats(0.5, 8))
-def test_an_account_never_allows_what_costs_more_than_its_limit(noises: list[float], epsilon: float) -> None:
-    limit = Budget(epsilon, 1e-5)
-    spent: list[list[Event]] = []
-    for noise in noises:
-        if fits_account(spent, [gaussian(noise)], limit):
-            spent.append([gaussian(noise)])
-    assert epsilon_of([event for plan in spent for event in plan], 1e-5) <= epsilon
 
 
 def test_a_hopeless_budget_is_refused() -> None:

@@ -28,7 +28,7 @@ def test_what_is_written_is_read_back(path: Path) -> None:
 
 def test_reopening_goes_on_with_the_chain(path: Path) -> None:
     ledger = Ledger.reopen(path)
-    ledger.lease(EVENTS[0], 50)
+    ledger.lease(EVENTS[0], 50, 1)
     ledger.spend(EVENTS[0])
     assert check_chain(read_ledger(path)) == [*EVENTS, EVENTS[0]]
 

@@ -119,7 +119,7 @@ def test_a_ledger_that_lost_lines_is_refused(account: Account, place: Path, dama
     ledger = start(account, place)
     before = (place / LEDGER).read_bytes()
     ledger.spend(EVENTS[0])
-    ledger.lease(EVENTS[0], 50)
+    ledger.lease(EVENTS[0], 50, 1)
     ledger.close()
     whole = (place / LEDGER).read_bytes()
     if damage == "deleted":

@@ -12,6 +12,7 @@ import torch
 
 HERE = Path(__file__).resolve()
 UNITS, STEPS = 400, 30
+LABELS = ["count", "classes", "bins", "middle", "dp-sgd", "head"]
 
 
 def _main(folder: Path) -> None:
@@ -45,10 +46,19 @@ def _main(folder: Path) -> None:
     ledger = Ledger.create(folder / "ledger.jsonl", {"run": "x"}) if rank == 0 else None
     shared = ledger if size == 1 else SharedLedger(ledger)
     cached = Event(label="head", noise_multiplier=1.0, sampling_rate=0.25, count=STEPS)
-    plan = Plan(budget=Budget(100, 1e-5), events=(count, steps, cached))
+    by_class, bins, middle = (Event(label=label, noise_multiplier=0.01) for label in ("classes", "bins", "middle"))
+    plan = Plan(budget=Budget(1e9, 1e-5), events=(count, by_class, bins, middle, steps, cached))
     session = Session(Vault(Counted(images, np.arange(UNITS) % 2)), plan, shared, NoiseSource(), workspace=folder)
     total = session.gaussian_sum(lambda images, labels: torch.ones(len(labels), 1), count, clip_norm=1.0)
     counted = sorted(reads)
+
+    def brightness(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return images.double().mean(dim=(1, 2, 3))[:, None]
+
+    sums = session.gaussian_sum(lambda images, labels: brightness(images, labels) / 255, by_class, clip_norm=1.0,
+                                by_class=True)  # fmt: skip
+    histogram = session.histogram(lambda images, labels: labels[:, None], 2, bins)
+    median = session.quantile(brightness, 0.5, list(range(100, 156)), middle)
     reads.clear()
     model = nn.Sequential(nn.Flatten(), nn.Linear(256, 2))
     torch.manual_seed(0)
@@ -70,6 +80,9 @@ def _main(folder: Path) -> None:
     out = {
         "total": total.tolist(),
         "counted": counted,
+        "sums": sums.tolist(),
+        "histogram": histogram.tolist(),
+        "median": median,
         "sampled": len(sampled),
         "owned": sorted(set(sampled)),
         "cached": sorted(reads),
@@ -93,6 +106,13 @@ def test_two_processes_are_one_run(tmp_path: Path) -> None:
     assert first["total"] == second["total"], "noise is added once"
     assert abs(first["total"][0] - UNITS) < 6 * 0.5
     assert sorted(first["counted"] + second["counted"]) == list(range(UNITS)), "every unit has one owner"
+    images = np.random.default_rng(0).integers(0, 256, (UNITS, 16, 16, 1), dtype=np.uint8)
+    bright = images.mean(axis=(1, 2, 3))
+    for name in ("sums", "histogram", "median"):
+        assert first[name] == second[name], "every sum leaves once, with one noise"
+    assert np.allclose(np.ravel(first["sums"]), [bright[0::2].sum() / 255, bright[1::2].sum() / 255], atol=0.1)
+    assert np.allclose(first["histogram"], [UNITS / 2, UNITS / 2], atol=0.1), "over the units of both"
+    assert abs(first["median"] - np.median(bright)) <= 1
     assert not set(first["owned"]) & set(second["owned"])
     sampled, expected = first["sampled"] + second["sampled"], UNITS * STEPS * 0.25
     assert abs(sampled - expected) < 6 * np.sqrt(expected * 0.75), "together they are the sampler of the event"
@@ -103,7 +123,7 @@ def test_two_processes_are_one_run(tmp_path: Path) -> None:
 
     lines = read_ledger(tmp_path / "ledger.jsonl")
     events = check_chain(lines)
-    assert [event.label for event in events] == ["count", "dp-sgd", "head"], "the ledger is written once"
+    assert [event.label for event in events] == LABELS, "the ledger is written once"
     assert epsilon_of(events, 1e-5) == pytest.approx(first["epsilon"]) == pytest.approx(second["epsilon"])
 
 

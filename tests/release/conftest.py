@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
 from veilset.privacy.ledger import Ledger, Line
 from veilset.privacy.vault import PublicFacts
@@ -61,7 +60,7 @@ class Maker:
         for event in plan if spent is None else spent:
             ledger.spend(event)
         for label, steps in leases:
-            ledger.lease(Event(label=label, noise_multiplier=1.0), steps)
+            ledger.lease(Event(label=label, noise_multiplier=1.0), steps, 1)
         ledger.close()
         return ledger.lines
 
@@ -80,13 +79,7 @@ class Maker:
         facts = facts or self.facts()
         return certify(
             self.lines(facts, **ledger),
-            facts,
-            ledger.get("delta", DELTA),
-            "merf",
-            ledger.get("settings", SETTINGS),
             samples=samples,
-            seed=3,
-            budget=Budget(7.654321, DELTA),
             reasons=reasons,
             warnings=warnings,
             created=CREATED,

@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veilset.privacy.vault import PublicFacts
-from veilset.release.card import card_text, rounded_up
+from veilset.release.about import About
+from veilset.release.card import card_text
+from veilset.release.meaning import meaning_of
+from veilset.release.metadata.label import label_text
+from veilset.release.metadata.wording import guarantee_sentence, rounded_up
 
 
 def test_a_card_says_what_holds_for_one_person(make):
@@ -75,3 +79,14 @@ def test_a_number_is_never_shown_smaller_than_it_is(value):
 def test_a_card_says_how_to_train_on_softened_labels(make):
     assert "temperature" not in card_text(make.certificate())
     assert "softmax(logits / 4)" in card_text(make.certificate(settings={"label_temperature": 4.0}))
+
+
+def test_card_label_and_report_state_one_bound(make):
+    """The attacker's best guess by the ledger; epsilon and delta alone would allow more."""
+    certificate = make.certificate()
+    meaning = meaning_of(certificate)
+    assert meaning.best_guess < meaning.from_epsilon
+    said = f"right at most {meaning.right_of_100} times out of 100"
+    assert said in card_text(certificate)
+    assert said in label_text(certificate, About())
+    assert said in guarantee_sentence(certificate)

@@ -6,6 +6,7 @@ import pytest
 from veilset.core.errors import InputError, VerificationError
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.events import Event
+from veilset.privacy.ledger import Ledger
 from veilset.release.certificate import Certificate
 from veilset.release.certifying import certify
 from veilset.release.redaction import redact, states_epsilon
@@ -71,19 +72,26 @@ def test_numbers_beside_the_word_epsilon_go(text, left):
     assert not states_epsilon(redact({"a": [text], "my_epsilon": 1}))
 
 
-def test_what_differs_from_the_ledger_is_not_certified(make):
-    facts = make.facts()
-    lines = make.lines(facts)
-    good = {"facts": facts, "delta": 1e-5, "method": "merf", "settings": {"features": 100, "bandwidth": 0.5}}
-    good |= {"seed": 3}
-    certify(lines, **good, samples=1)
-    for name, other in {"facts": make.facts(3), "delta": 1e-6, "method": "dpaf", "settings": {}, "seed": 4}.items():
-        with pytest.raises(VerificationError, match=f"Expected {name}"):
-            certify(lines, **(good | {name: other}), samples=1)
+def test_a_certificate_says_what_the_ledger_says(make):
+    lines = make.lines(make.facts())
+    header, found = lines[0]["body"], certify(lines, samples=1)
+    assert found.facts == make.facts()
+    for name in ("delta", "method", "settings", "seed", "budget"):
+        assert getattr(found, name) == header[name]
+
+
+def test_a_ledger_that_was_altered_or_says_too_little_is_not_certified(make, tmp_path):
+    lines = make.lines(make.facts())
     with pytest.raises(VerificationError, match="altered"):
-        certify(lines[:1] + lines[2:], **good, samples=1)
+        certify(lines[:1] + lines[2:], samples=1)
     with pytest.raises(VerificationError, match="no lines"):
-        certify([], **good, samples=1)
+        certify([], samples=1)
+    for name in ("facts", "delta", "method", "settings", "seed"):
+        known = {key: value for key, value in lines[0]["body"].items() if key != name}
+        ledger = Ledger.create(tmp_path / f"{name}.jsonl", known)
+        ledger.close()
+        with pytest.raises(VerificationError, match=f"does not say {name}"):
+            certify(ledger.lines, samples=1)
 
 
 def test_a_ledger_that_is_not_its_plan_is_not_certified(make):
@@ -114,6 +122,5 @@ def test_noise_of_an_unknown_kind_is_refused(make):
 
 
 def test_settings_that_json_cannot_hold_are_refused(make):
-    facts = make.facts()
-    with pytest.raises(InputError, match="settings"):
-        certify(make.lines(facts), facts, 1e-5, "merf", {"x": math.nan}, samples=1)
+    with pytest.raises(InputError, match="JSON"):
+        make.certificate(settings={"x": math.nan}).to_bytes()

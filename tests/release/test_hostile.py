@@ -202,7 +202,16 @@ def test_an_unreadable_file_is_no_forgery(make, monkeypatch):
 def test_all_files_of_a_release_are_readable_for_everybody(make):
     path = make.saved(model=True)
     assert {file.name: oct(file.stat().st_mode & 0o777) for file in path.iterdir()} == dict.fromkeys(
-        ("card.md", "certificate.json", "data.npz", "generator.json", "generator.safetensors"), "0o644"
+        (
+            "card.md",
+            "certificate.json",
+            "croissant.json",
+            "data.npz",
+            "generator.json",
+            "generator.safetensors",
+            "label.md",
+        ),
+        "0o644",
     )
 
 

@@ -92,7 +92,7 @@ def test_a_release_that_is_saved_anew_keeps_its_networks(tmp_path: Path) -> None
 
 
 def test_every_network_has_a_version_and_code_that_rebuilds_it() -> None:
-    inside_others = {"style_generator", "eigen_generator", "stylegan2_generator"}
+    inside_others = {"style_generator", "eigen_generator", "sharpened_generator", "stylegan2_generator"}
     assert set(REBUILDERS) == set(VERSIONS) - inside_others
     assert all(callable(REBUILDERS.get(name)) for name in REBUILDERS)
     assert {f"{name}_generator" for name in GENERATORS} <= set(VERSIONS)

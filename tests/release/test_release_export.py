@@ -14,7 +14,7 @@ from veilset.release import export
 from veilset.release.export import export_release, folder_names
 from veilset.release.format import load_release
 
-FORMATS = ["folder", "parquet", "webdataset", "npz"]
+FORMATS = ["folder", "parquet", "webdataset", "npz", "hf"]
 
 
 @pytest.mark.parametrize("to", FORMATS)
@@ -22,8 +22,10 @@ def test_every_export_carries_certificate_and_card_and_is_deterministic(make, to
     path = make.saved(channels=3)
     first = export_release(path, to, make.folder / "first")
     second = export_release(path, to, make.folder / "second")
-    for name in ("certificate.json", "card.md"):
-        assert (first / name).read_bytes() == (path / name).read_bytes()
+    assert (first / "certificate.json").read_bytes() == (path / "certificate.json").read_bytes()
+    card = (first / "README.md").read_text()
+    assert "This is an export of a release" in card
+    assert ("data.npz" in card) is (to == "npz")
     files = [file.relative_to(first) for file in first.rglob("*") if file.is_file()]
     assert files
     for name in files:

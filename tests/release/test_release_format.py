@@ -35,7 +35,8 @@ def test_a_saved_release_reads_back_equal(make, channels, soft):
 def test_the_directory_holds_exactly_the_files_of_the_interface(make):
     path = make.saved(model=True)
     names = {file.name for file in path.iterdir()}
-    assert names == {"data.npz", "certificate.json", "card.md", "generator.safetensors", "generator.json"}
+    descriptions = {"card.md", "croissant.json", "label.md"}
+    assert names == {"data.npz", "certificate.json", "generator.safetensors", "generator.json"} | descriptions
     assert set(load_release(path).certificate.files) == names - {"certificate.json"}
     with np.load(path / "data.npz", allow_pickle=False) as pack:
         assert {name: (pack[name].dtype.str, pack[name].shape) for name in pack} == {
@@ -47,7 +48,7 @@ def test_the_directory_holds_exactly_the_files_of_the_interface(make):
 
 def test_the_same_content_gives_the_same_bytes(make):
     first, second = make.saved(model=True, channels=3), make.saved(model=True, channels=3)
-    for name in ("data.npz", "card.md", "generator.safetensors", "generator.json"):
+    for name in ("data.npz", "card.md", "croissant.json", "label.md", "generator.safetensors", "generator.json"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 

@@ -39,7 +39,7 @@ def test_the_pristine_release_verifies_with_and_without_the_key(release):
     assert outcome.signed_by.startswith("ed25519:")
 
 
-@pytest.mark.parametrize("name", ["data.npz", "card.md", "generator.safetensors", "generator.json"])
+@pytest.mark.parametrize("name", ["data.npz", "card.md", "label.md", "croissant.json", "generator.safetensors"])
 def test_altered_missing_and_grown_files_are_found(release, name):
     path, _ = release
     content = (path / name).read_bytes()
@@ -155,7 +155,16 @@ def _same_or_refused(pristine, name, content):
 
 
 _NAMES = st.sampled_from(
-    ["data.npz", "certificate.json", "certificate.sig", "card.md", "generator.safetensors", "generator.json"]
+    [
+        "data.npz",
+        "certificate.json",
+        "certificate.sig",
+        "card.md",
+        "label.md",
+        "croissant.json",
+        "generator.safetensors",
+        "generator.json",
+    ]
 )
 
 

@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from veilset.core.errors import InputError, VerificationError
+from veilset.release.certificate import read_certificate
+from veilset.release.meaning import meaning_of
 from veilset.report.page import write_report
 
 
@@ -94,6 +96,19 @@ def test_the_guarantee_in_plain_words(releases):
     assert "class sums 0" in words
     assert words.count("so far") == 3
     assert "one person" in Page(report(releases, name="group")).words
+
+
+@pytest.mark.parametrize("name", ["dp", "group"])
+def test_card_label_and_report_agree(releases, name):
+    """What people read of one release, as it was saved: the attacker's bound by the ledger, once for all."""
+    bound = meaning_of(read_certificate(releases[name] / "certificate.json"))
+    said = f"right at most {bound.right_of_100} times out of 100"
+    assert bound.best_guess < bound.from_epsilon
+    words = [Page(report(releases, name=name)).words]
+    words += [" ".join((releases[name] / file).read_text().split()) for file in ("card.md", "label.md")]
+    for text in words:
+        assert said in text
+        assert {int(found) for found in re.findall(r"right at most (\d+)", text)} == {bound.right_of_100}
 
 
 def test_it_needs_nothing_from_outside_and_runs_no_script(releases, measured):

@@ -11,7 +11,7 @@ import torch
 from veilset.core.errors import BudgetError, InputError
 from veilset.data.builtin import read_builtin
 from veilset.data.images import ImageSet
-from veilset.dpsgd.trainer import to_inputs
+from veilset.data.tensors import to_inputs
 from veilset.methods.base import Context
 from veilset.models.features import weights
 from veilset.models.features.code import Code, principal_directions
@@ -156,13 +156,13 @@ def test_images_of_any_shape_and_public_images_of_another(open_session, stripes)
 
 def test_a_code_depends_on_its_own_image_and_has_length_one(stripes):
     code = Code(ScatteringFeatures((16, 16, 1)), 81 * 16, 12)
-    code.learn_directions([floats(stripes(40))])
+    code.learn_directions(code.extractor(floats(stripes(40))))
     images = floats(stripes(6, seed=2))
     together, alone = code(images), torch.cat([code(image[None]) for image in images])
     assert torch.allclose(together, alone, atol=1e-5)
     assert torch.allclose(together.norm(dim=1), torch.ones(6), atol=1e-5)
     with pytest.raises(InputError, match="Expected more than 12 public pictures, got 5"):
-        code.learn_directions([images[:5]])
+        code.learn_directions(code.extractor(images[:5]))
 
 
 @pytest.mark.parametrize("rows", [10, 50])
@@ -227,7 +227,7 @@ def test_parts_are_brought_to_one_length() -> None:
 
     pictures = torch.randn(500, 1, 1, 5, generator=torch.Generator().manual_seed(0))
     code = Code(TwoParts(), 5, 5)
-    code.learn_directions([pictures])
+    code.learn_directions(code.extractor(pictures))
     lengths = code.get_buffer("projection").norm(dim=1)
     assert float(lengths[:3].mean() / lengths[3:].mean()) == pytest.approx(1000 * math.sqrt(2 / 3), rel=0.2)
 

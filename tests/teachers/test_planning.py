@@ -13,6 +13,7 @@ from veilset.models.features.weights import PUBLISHED
 from veilset.privacy.accounting import calibrate, epsilon_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
+from veilset.privacy.sharing import noise_of_one_sum
 from veilset.privacy.vault import PublicFacts
 from veilset.teachers import planning
 from veilset.teachers.config import TeacherSettings
@@ -30,6 +31,21 @@ def test_the_event_spends_the_budget(units, epsilon):
     assert 0.97 * epsilon < epsilon_of([plan.event], 1e-6) <= epsilon
 
 
+@pytest.mark.parametrize(
+    ("units", "batch"), [(40, 40), (8_192, 8_192), (60_000, 8_192), (160_000, 20_000), (10_000_000, 2**18)]
+)
+def test_a_batch_is_an_eighth_of_the_units(units, batch):
+    assert plan_teacher(facts(units), Budget(1, 1e-9)).event.sampling_rate == batch / units
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_the_batch_of_a_large_vault_has_nearly_the_noise_of_all_units(epsilon):
+    budget = Budget(epsilon, 1e-7)
+    event = plan_teacher(facts(1_000_000), budget).event
+    full = noise_of_one_sum(budget) * math.sqrt(event.count)
+    assert 1.0 < event.noise_multiplier / event.sampling_rate / full < 1.12
+
+
 def test_auto_takes_fixed_features():
     for shape in ((28, 28, 1), (32, 32, 3), (20, 36, 3), (224, 224, 3), (8, 8, 1)):
         recipe = plan_teacher(facts(5_000, shape), Budget(1, 1e-6)).recipe
@@ -38,7 +54,8 @@ def test_auto_takes_fixed_features():
 
 
 def test_auto_takes_pretrained_features_for_photographs_where_they_are_installed(monkeypatch):
-    shapes = {(32, 32, 3): "lite0", (224, 160, 3): "lite0", (16, 64, 3): "wavelets", (224, 224, 1): "wavelets"}
+    shapes = {(32, 32, 3): "lite0", (224, 160, 3): "lite0", (16, 64, 3): "wavelets"}
+    shapes |= {(224, 224, 1): "lite0-maps", (224, 64, 1): "wavelets", (64, 64, 1): "wavelets"}
     for there in (True, False):
         monkeypatch.setattr(planning, "is_installed", lambda _, there=there: there)
         for shape, expected in shapes.items():
@@ -46,6 +63,9 @@ def test_auto_takes_pretrained_features_for_photographs_where_they_are_installed
             assert plan.recipe.features == (expected if there else "wavelets")
             assert plan.recipe.features in plan.name
             assert planning.choose_features(facts(5_000, shape))[1]
+    assert plan_teacher(facts(500), Budget(1, 1e-5), TeacherSettings(features="lite1-maps")).public_weights == {
+        "lite1": PUBLISHED["lite1"].sha256
+    }
     assert plan_teacher(facts(500), Budget(1, 1e-5), TeacherSettings(features="lite1")).name.startswith(
         "head on lite1 (SHA-256 77cc7160"
     )

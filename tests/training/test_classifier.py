@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from veilset.cli.train import recipe_of
 from veilset.core.errors import InputError, VeilsetError
 from veilset.models import build_network
 from veilset.training import classifier
@@ -272,3 +273,19 @@ def test_a_network_without_parameters_is_refused():
 def test_bad_recipes_are_named(settings):
     with pytest.raises(InputError, match=next(iter(settings))):
         TrainingConfig(**settings)
+
+
+def test_a_rate_in_steps():
+    milestones = (0.6, 0.75, 0.9)
+    shares = [rate_share(step, 100, "steps", milestones) for step in (0, 59, 60, 75, 99)]
+    assert shares == pytest.approx([1, 1, 0.1, 0.01, 0.001])
+
+
+def test_milestones_are_epochs():
+    found = recipe_of("sgd", 0.9, 256, 1e-4, "120,150,180", 200)
+    config = TrainingConfig(epochs=200, **found)
+    assert (config.optimizer, config.schedule, config.milestones) == ("sgd", "steps", (0.6, 0.75, 0.9))
+    with pytest.raises(InputError, match="milestones"):
+        recipe_of("sgd", 0.9, 256, 1e-4, "120", None)
+    with pytest.raises(InputError, match="milestones"):
+        recipe_of("sgd", 0.9, 256, 1e-4, "250", 200)

@@ -104,9 +104,9 @@ class MemoryLedger:
         """Record that `event` is spent."""
         return self._append("spend", {"event": event.to_json()})
 
-    def lease(self, event: Event, steps: int) -> int:
+    def lease(self, event: Event, steps: int, line: int) -> int:
         """Record that steps are about to be taken."""
-        return self._append("lease", {"label": event.label, "shard": event.shard, "steps": steps})
+        return self._append("lease", {"label": event.label, "shard": event.shard, "steps": steps, "line": line})
 
     def _append(self, kind: str, body: dict[str, Any]) -> int:
         self.lines.append({"sequence": len(self.lines), "kind": kind, "body": body})

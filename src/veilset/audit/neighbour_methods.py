@@ -1,10 +1,11 @@
 """Every registered method and every mechanism in a neighbour run: their own code, whole, on toy records.
 
 A method is here by being registered: in each form that is audited (`Method.forms`), and in each of its presets with its
-smallest sizes laid over it. What leaves is what a release is made of: samples, networks, warnings, the ledger, and what
-the workspace keeps.
+smallest sizes laid over it. What leaves is what a release is made of: samples, networks, warnings, the ledger, what
+the workspace keeps, and the fit as it is stored for other machines.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,10 +16,12 @@ from veilset.audit.game import Subject
 from veilset.audit.mechanisms import mechanism_subject
 from veilset.audit.methods import public_images
 from veilset.audit.neighbours import Neighbours, NeighbourSubject, session_play
+from veilset.audit.recorder import SPOKEN
 from veilset.core.randomness import numpy_generator
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.methods.base import Context, Fitted, Method
+from veilset.methods.stored import store
 from veilset.privacy.budget import Budget
 from veilset.privacy.session import Session
 
@@ -65,7 +68,23 @@ def photographs(count: int = 12) -> Neighbours:
     )
 
 
+def findings() -> Neighbours:
+    """Images with any of three findings; the one in question has all of them, the longest row that there is."""
+    records = _with_findings(toy_records(31))
+    return Neighbours(records=_part(records, 0, 30), unit=_part(records, 30, 31), places=("first",))
+
+
+def findings_in_groups() -> Neighbours:
+    """The same in groups of two; the one in question has forty images."""
+    records = _with_findings(toy_records(70))
+    owners = np.concatenate([np.arange(30) // 2, np.full(40, 1000)])
+    whole = ImageSet(records.images, records.labels, records.class_names, owners, may_lack_classes=True)
+    return Neighbours(records=_part(whole, 0, 30), unit=_part(whole, 30, 70), places=("middle",))
+
+
 WORLDS = {"plain": plain, "duplicate": duplicate, "white": white, "groups": groups}
+FINDINGS_WORLDS = {"findings": findings, "findings in groups": findings_in_groups}
+"""For methods that take several findings per image."""
 
 
 def toy_records(count: int, side: int = _SIDE, channels: int = 1) -> ImageSet:
@@ -73,6 +92,14 @@ def toy_records(count: int, side: int = _SIDE, channels: int = 1) -> ImageSet:
     labels = np.arange(count) % 2
     images = numpy_generator(0, "audit/neighbours").integers(0, 120, (count, side, side, channels))
     return ImageSet((images + 120 * labels[:, None, None, None]).astype(np.uint8), labels, NAMES, may_lack_classes=True)
+
+
+def _with_findings(records: ImageSet) -> ImageSet:
+    """The first finding is seen in the brightness; from row 30 on images have all three."""
+    places = np.arange(len(records))
+    matrix = np.stack([records.labels, places // 2 % 2, places // 4 % 2], axis=1)
+    matrix[30:] = 1
+    return ImageSet(records.images, matrix, ("A", "B", "C"), may_lack_classes=True)
 
 
 def method_neighbours(name: str, worlds: Neighbours) -> list[NeighbourSubject]:
@@ -106,9 +133,9 @@ def configured_neighbours(
     plan = method.plan(worlds.facts, _BUDGET)
 
     def spend(session: Session) -> Mapping[str, bytes]:
-        needs_public = method.needs_public or method.requires_public()
+        needs_public = method.needs_public or method.requires_public
         public = worlds.sealed(worlds.records).check_public(public_images()) if needs_public else None
-        fitted = method.fit(plan, session, public, Context())
+        fitted = method.fit(plan, session, public, Context(progress=SPOKEN))
         session.finish()
         return what_leaves(fitted)
 
@@ -126,6 +153,9 @@ def what_leaves(fitted: Fitted) -> dict[str, bytes]:
     for name, model in fitted.models().items():
         leaves |= {f"{name}: {key}": value.numpy().tobytes() for key, value in model.weights.items()}
         leaves[name] = repr(sorted(model.description.items())).encode()
+    stored = store(fitted)  # what other machines draw from
+    leaves |= {f"fitted {key}": value.numpy().tobytes() for key, value in stored.tensors.items()}
+    leaves["fitted"] = json.dumps(stored.objects).encode()
     return leaves | {"warnings": "\n".join(fitted.warnings()).encode()}
 
 

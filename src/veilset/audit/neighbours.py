@@ -6,10 +6,12 @@ each unit the same draws in both worlds. The second run gets the results that th
 that follows from them has to be the same. Then
 
 - each sum may have moved by its claimed sensitivity, and no further;
+- a sum of what units give alone moves by the same amount in other company, where the second half of the dataset is
+  missing: a unit that changes what others give would need more than its own sensitivity, somewhere;
 - of several shards of one partition, the sums of one may have moved at all;
 - no event releases more sums than it pays for, or with less noise;
-- everything else that leaves (files, warnings, printed text, checkpoints, the order of draws and of releases, what is
-  left of public random numbers) is equal in every byte.
+- everything else that leaves (files, warnings, printed text, progress, checkpoints, the order of draws and of releases,
+  what is left of public random numbers) is equal in every byte.
 
 A run that ends with an error shows nothing, so an error is found, also where it is the same in both worlds.
 
@@ -17,12 +19,11 @@ Coins are coupled: for any fixed draws of the others the unit in question is sam
 worlds are equal. It is therefore taken whenever it is asked, which is its worst case.
 """
 
-import hashlib
 import math
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -31,14 +32,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from veilset.audit.game import Finding, MemoryLedger
+from veilset.audit.recorder import SPOKEN, Recorder
 from veilset.core.errors import VeilsetError
 from veilset.data.images import ImageSet
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.events import LEAST_NOISE, Event, Plan
-from veilset.privacy.noise import Claim, NoiseSource, Owners
+from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
 
@@ -47,92 +48,6 @@ UNBOUNDED = 1e6
 
 _PLACES = ("first", "middle", "last")
 _ERROR = "error"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sum:
-    """An exact sum, in grid steps, and what is claimed of it."""
-
-    total: NDArray[np.int64]
-    claim: Claim
-
-    def movement(self, other: "Sum") -> float:
-        """How far the sum of the other world lies from this one, in sensitivities: the worst of its parts."""
-        apart = (other.total - self.total).reshape(self.claim.parts, -1).astype(np.float64)
-        lengths = np.sqrt((apart**2).sum(axis=1)) * self.claim.step
-        return float(lengths.max(initial=0.0) / self.claim.sensitivity)
-
-
-class Recorder(NoiseSource):
-    """Stands in for the noise in one world; in the second world it repeats what the `first` one was given.
-
-    `keen` counts, by own id, units whose every coin shows True: the unit in question.
-    """
-
-    def __init__(self, first: "Recorder | None" = None, keen: Mapping[bytes, int] | None = None) -> None:
-        super().__init__(0)
-        self.sums: list[Sum] = []
-        self.draws: list[str] = []
-        self.plan: tuple[Event, ...] = ()  # what was paid for, where that is known
-        self._released: list[torch.Tensor] = []
-        self._first, self._keen = first, Counter(keen or {})
-
-    def coins(self, count: int, rate: float, owners: Owners | None = None) -> NDArray[np.bool_]:
-        """Coins that belong to their units."""
-        self.draws.append(f"coins at {rate!r}")
-        if rate >= 1.0 or owners is None:
-            return super().coins(count, rate)
-        seen: Counter[bytes] = Counter()
-        shown = np.zeros(count, dtype=np.bool_)
-        ids = owners()
-        spare = Counter(ids)
-        for place, own in enumerate(ids):
-            seen[own] += 1
-            is_keen = seen[own] > spare[own] - self._keen[own]
-            shown[place] = is_keen or self._number(own, seen[own]) < rate
-        return shown
-
-    def choices(self, sizes: NDArray[np.int64], owners: Owners | None = None) -> NDArray[np.int64]:
-        """Choices that belong to their units."""
-        self.draws.append("choices")
-        if owners is None:
-            return super().choices(sizes)
-        drawn = np.array([number for (number,) in self._rows(owners, 1)]).reshape(len(sizes))
-        return np.floor(drawn * sizes).astype(np.int64)
-
-    def uniforms(self, count: int, width: int, owners: Owners | None = None) -> torch.Tensor:
-        """Numbers that belong to their units."""
-        self.draws.append(f"uniforms of width {width}")
-        if owners is None:
-            return super().uniforms(count, width)
-        return torch.from_numpy(np.stack([*self._rows(owners, width), np.zeros(width)])[:count])
-
-    def release(self, total: torch.Tensor, claim: Claim) -> torch.Tensor:
-        """Write the exact sum down; give a noisy one back, in both worlds the same."""
-        label = claim.event.label if claim.event else "a sum"
-        self.draws.append(f"release of {label}, {tuple(total.shape)}, sensitivity {claim.sensitivity!r}")
-        place = len(self.sums)
-        self.sums.append(Sum(total=total.numpy().copy(), claim=claim))
-        if self._first is not None and place < len(self._first._released):
-            released = self._first._released[place]
-        else:
-            released = super().release(total, claim)
-        self._released.append(released.clone())
-        return released.clone()
-
-    def _number(self, own: bytes, occurrence: int) -> float:
-        return float(self._stream_of(own, occurrence).random())
-
-    def _rows(self, owners: Owners, width: int) -> Iterator[NDArray[np.float64]]:
-        seen: Counter[bytes] = Counter()
-        for own in owners():
-            seen[own] += 1
-            yield self._stream_of(own, seen[own]).random(width)
-
-    def _stream_of(self, own: bytes, occurrence: int) -> np.random.Generator:
-        """What a unit draws at this place of the run. Identical units are told apart by their number alone."""
-        key = hashlib.sha256(own + f"/{len(self.draws)}/{occurrence}".encode()).digest()
-        return np.random.Generator(np.random.Philox(int.from_bytes(key[:16], "big")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +60,14 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Where two worlds differ by more than was paid for. `movement` is in sensitivities, or without bound."""
+    """Where two worlds differ by more than was paid for. `movement` is in sensitivities, or without bound.
+
+    Units that mix leave a claim without its argument; how far it is wrong, this pair of worlds does not say.
+    """
 
     what: str
     movement: float = math.inf
+    mixes: bool = False
 
 
 def differences(without: Trace, present: Trace) -> list[Difference]:
@@ -180,6 +99,19 @@ def differences(without: Trace, present: Trace) -> list[Difference]:
     for name in sorted(without.leaves.keys() | present.leaves.keys()):
         if without.leaves.get(name) != present.leaves.get(name):
             found.append(Difference(what=f"{name} differs"))
+    return found
+
+
+def mixed(without: Trace, present: Trace, alone: Trace, alone_present: Trace) -> list[Difference]:
+    """Sums of units that the unit in question moves by another amount when half of the others are missing."""
+    found = []
+    recorders = (one.recorder for one in (without, present, alone, alone_present))
+    for number, sums in enumerate(zip(*(recorder.sums for recorder in recorders), strict=False)):
+        one, other, *smaller = sums
+        if one.claim.of_units and len({each.total.shape for each in sums}) == 1 and not one.moved_like(other, *smaller):
+            name = f"sum {number}" if one.claim.event is None else f"sum {number}, {one.claim.event.label!r}"
+            what = f"{name}, mixes units: the one in question moves it otherwise in other company"
+            found.append(Difference(what=what, mixes=True))
     return found
 
 
@@ -221,6 +153,13 @@ class Neighbours:
         """The records without the unit, or with it at that place."""
         return self.records if place is None else self._joined(place)
 
+    def in_smaller_company(self) -> "Neighbours":
+        """The same unit beside the first half of the other units."""
+        owners = np.arange(len(self.records)) if self.records.groups is None else self.records.groups
+        units = np.unique(owners)
+        kept = np.flatnonzero(np.isin(owners, units[: max(1, len(units) // 2)]))
+        return replace(self, records=self.records.subset(kept))
+
     def sealed(self, records: ImageSet) -> Vault:
         """A vault of these records that declares what both worlds declare."""
         vault = Vault(records, unit=self.facts.unit)
@@ -235,6 +174,7 @@ class Neighbours:
             unit="record" if self.records.groups is None else "group",
             shape=self.records.shape,
             class_names=self.records.class_names,
+            findings=self.records.labels.ndim == 2,
         )
 
     @property
@@ -289,14 +229,22 @@ def trace(play: Play, records: ImageSet, recorder: Recorder) -> Trace:
 
 
 def neighbour_run(play: Play, worlds: Neighbours) -> list[Difference]:
-    """Run `play` without the unit, and with it at each place; list what was not paid for."""
+    """Run `play` without the unit, and with it at each place; then both in smaller company. List what was not paid for.
+
+    Of several places the last is tried in smaller company alone.
+    """
     first = Recorder()
+    smaller = worlds.in_smaller_company()
+    *others, last = worlds.places
     without = trace(play, worlds.records_of(None), first)
+    alone = trace(play, smaller.records_of(None), Recorder(first))
     found: list[Difference] = []
-    for place in worlds.places:
+    for place in others or [last]:
         present = trace(play, worlds.records_of(place), Recorder(first, worlds.keen))
         found += [replace(one, what=f"{one.what} (unit {place})") for one in differences(without, present)]
-    return found
+    alone_present = trace(play, smaller.records_of(last), Recorder(first, worlds.keen))
+    found += [replace(one, what=f"{one.what} (unit {last}, few)") for one in differences(alone, alone_present)]
+    return found + mixed(without, present, alone, alone_present)
 
 
 def session_play(worlds: Neighbours, plan: Plan, spend: Callable[[Session], Mapping[str, bytes] | None]) -> Play:
@@ -304,7 +252,7 @@ def session_play(worlds: Neighbours, plan: Plan, spend: Callable[[Session], Mapp
 
     def play(records: ImageSet, noise: NoiseSource, workspace: Path) -> Mapping[str, bytes]:
         ledger = MemoryLedger()
-        session = Session(worlds.sealed(records), plan, ledger, noise, workspace=workspace)
+        session = Session(worlds.sealed(records), plan, ledger, noise, workspace=workspace, progress=SPOKEN)
         if isinstance(noise, Recorder):
             noise.plan = plan.events
         leaves = dict(spend(session) or {})
@@ -326,7 +274,7 @@ class NeighbourSubject:
         """The outcome as an audit's finding: an exact statement about this pair of worlds, not an estimate."""
         found = neighbour_run(self.play, self.worlds)
         claimed = epsilon_of(self.plan.events, self.plan.budget.delta)
-        worst = max((one.movement for one in found), default=0.0)
+        worst = max((one.movement for one in found if not one.mixes), default=math.inf)
         shown = 0.0
         if found:
             shown = UNBOUNDED if math.isinf(worst) else self._priced(worst)

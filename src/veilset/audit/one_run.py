@@ -31,7 +31,7 @@ from veilset.audit.game import Finding, MakeNoise, MemoryLedger
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.randomness import numpy_generator
 from veilset.data.images import ImageSet
-from veilset.dpsgd.trainer import to_inputs
+from veilset.data.tensors import to_inputs
 from veilset.methods.base import Context
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget, default_delta

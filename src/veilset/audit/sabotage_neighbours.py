@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from veilset.audit.neighbours import Neighbours, NeighbourSubject, Play
+from veilset.audit.recorder import SPOKEN
 from veilset.core.errors import VeilsetError
 from veilset.data.images import ImageSet
 from veilset.privacy.budget import Budget
@@ -94,6 +95,24 @@ def rows_that_see_their_batch(
     bit = torch.finfo(torch.float32).eps * (len(rows) % 2 - 0.5)
     scores = torch.stack([rows.sum(dim=1), rows.sum(dim=1) * (1 + 4 * bit)], dim=1)
     _release(torch.nn.functional.one_hot(scores.argmax(dim=1), 2).double(), noise)
+    return {}
+
+
+def rows_less_their_mean(records: ImageSet, noise: NoiseSource, workspace: Path) -> Mapping[str, bytes]:  # noqa: ARG001
+    """Rows from which a part of their common mean is taken: the sum moves by less than is claimed, here."""
+    rows = _rows(records)
+    _release(0.5 * (rows - 0.5 * rows.mean(dim=0)), noise)
+    return {}
+
+
+def notes_of_private_counts(
+    records: ImageSet,
+    noise: NoiseSource,
+    workspace: Path,  # noqa: ARG001
+) -> Mapping[str, bytes]:
+    """A note to the person who waits says how many images there are."""
+    SPOKEN.note(f"{len(records)} images")
+    _release(_rows(records), noise)
     return {}
 
 
@@ -202,6 +221,46 @@ def all_shards_moved(records: ImageSet, noise: NoiseSource, workspace: Path) -> 
     return {}
 
 
+def _findings_toys() -> Neighbours:
+    """As `_toys`, with four findings, of which the unit in question has all."""
+    toys = _toys()
+    count = len(toys.records)
+    matrix = np.random.default_rng(7).integers(0, 2, (count, _SHARDS))
+    names = tuple("ABCD")
+    return Neighbours(
+        records=ImageSet(toys.records.images, matrix, names, may_lack_classes=True),
+        unit=ImageSet(toys.unit.images, np.ones((1, _SHARDS), np.int64), names, may_lack_classes=True),
+    )
+
+
+def _released_as_claimed(rows: Tensor, noise: NoiseSource) -> None:
+    """Rows that are said to have length 1, and are summed without a look."""
+    total = GridSum(1, rows.shape[1], 1.0)
+    total.add(rows * (1 - 2.0**-40), torch.zeros(len(rows), dtype=torch.int64))
+    total.release(noise, _STEP.noise_multiplier, event=_STEP)
+
+
+def findings_clipped_alone(
+    records: ImageSet,
+    noise: NoiseSource,
+    workspace: Path,  # noqa: ARG001
+) -> Mapping[str, bytes]:
+    """The gradient of each finding is clipped by itself: F of them together are sqrt(F) long."""
+    has = torch.tensor(records.labels, dtype=torch.float64)
+    _released_as_claimed((has[:, :, None] * _rows(records)[:, None, :]).flatten(1), noise)
+    return {}
+
+
+def findings_counted_as_classes(
+    records: ImageSet,
+    noise: NoiseSource,
+    workspace: Path,  # noqa: ARG001
+) -> Mapping[str, bytes]:
+    """A count of findings with the sensitivity of a count of classes, of which a record has one."""
+    _released_as_claimed(torch.tensor(records.labels, dtype=torch.float64), noise)
+    return {}
+
+
 _TWINS: dict[str, tuple[Play, Callable[[], Neighbours]]] = {
     "shards by row number": (split_by_position, _toys),
     "shards of equal size": (all_shards_moved, _toys),
@@ -209,6 +268,8 @@ _TWINS: dict[str, tuple[Play, Callable[[], Neighbours]]] = {
     "augmentation from a public seed": (augmentation_by_position, _toys),
     "dropout from a public seed": (dropout_by_position, _toys),
     "rows that see their batch": (rows_that_see_their_batch, _toys),
+    "rows less their mean": (rows_less_their_mean, _toys),
+    "a note from private counts": (notes_of_private_counts, _toys),
     "sums in single precision": (float_sums, _toys),
     "private images taken as public": (private_images_as_public, _toys),
     "a laundered release": (laundered_release, _toys),
@@ -219,6 +280,8 @@ _TWINS: dict[str, tuple[Play, Callable[[], Neighbours]]] = {
     "a warning from private counts": (warning_from_counts, _toys),
     "a checkpoint without noise": (checkpoint_without_noise, _toys),
     "releases counted by private size": (steps_by_private_size, _toys),
+    "findings clipped one by one": (findings_clipped_alone, _findings_toys),
+    "findings counted as classes": (findings_counted_as_classes, _findings_toys),
 }
 
 

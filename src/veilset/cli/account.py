@@ -79,7 +79,6 @@ def _list(console: Console) -> None:
     from veilset.privacy.account import Account
     from veilset.privacy.sources import known_accounts
 
-    rows: list[list[str]] = []
     entries: list[dict[str, Any]] = []
     for known in known_accounts():
         found: dict[str, Any] = {"runs": None, "unit": None, "problem": None}
@@ -91,13 +90,15 @@ def _list(console: Console) -> None:
         except VeilsetError as error:
             found["problem"] = str(error)
         entries.append({"account": str(known.path), "data": list(known.origins), **found})
-        runs = found["problem"] or f"{found['runs']} for each {found['unit']}"
-        rows.append([str(known.path), runs, ", ".join(known.origins) or "in memory"])
-    if not console.as_json:
-        if rows:
-            console.table("Accounts", ["account", "runs", "data"], rows)
-        else:
-            console.say("No account was used on this machine yet.")
+        # Lines and no table: paths are long, and people copy them.
+        counted = "1 run" if found["runs"] == 1 else f"{found['runs']} runs"
+        state = found["problem"] or f"{counted} for each {found['unit']}"
+        console.say(", ".join(known.origins) or "data in memory")
+        console.say(f"  {state}; account {known.path}")
+    if not entries:
+        console.say("No account was used on this machine yet.")
+    else:
+        console.say("What one has spent: veilset account DATA, or the path of the account")
     console.result({"accounts": entries})
 
 

@@ -1,12 +1,16 @@
-"""Options of every command that reads folders of images, DICOM or NIfTI files, described once."""
+"""Options of every command that reads archives (folders, DICOM, NIfTI, findings), described once."""
 
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from veilset.data.archives.reading import Reading
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -15,6 +19,13 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {  # name -> type, default
         Annotated[
             Path | None,
             typer.Option("--table", help="A CSV with labels.", show_default="labels.csv of the folder"),
+        ],
+        None,
+    ),
+    "groups_file": (
+        Annotated[
+            Path | None,
+            typer.Option("--groups-file", help="A CSV path,group: to whom each image of a folder belongs."),
         ],
         None,
     ),
@@ -42,6 +53,26 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {  # name -> type, default
         Annotated[bool, typer.Option("--check-text", help="Look for text in every image (extra medical; slow).")],
         False,
     ),
+    "findings": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--findings", metavar="A,B,C", help="Columns of 0 and 1, of which several may be true of an image."
+            ),
+        ],
+        None,
+    ),
+    "uncertain": (
+        Annotated[str | None, typer.Option("--uncertain", help="Findings that are -1 or empty: zeros, ones or drop.")],
+        None,
+    ),
+    "findings_as": (
+        Annotated[
+            str,
+            typer.Option("--findings-as", help="findings, or classes: each combination (A+B, none) is a class."),
+        ],
+        "findings",
+    ),
     "skip_bad": (
         Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read, and say how many.")],
         False,
@@ -50,23 +81,40 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {  # name -> type, default
 
 
 def reads_archives(command: F) -> F:
-    """Give a command these options, and hand them over together as its argument `reading`."""
+    """Give a command these options, and hand them over together as its argument `reading`.
+
+    An option whose name the command uses for something of its own is left out.
+    """
 
     @functools.wraps(command)
     def call(*first: Any, **arguments: Any) -> Any:
-        from veilset.data.archives.reading import Reading, window_of
+        from veilset.data.archives.reading import Reading, names_of, window_of
 
         arguments |= dict(zip(signature.parameters, first, strict=False))  # as the demo calls it
-        chosen = {name: arguments.pop(name, default) for name, (_, default) in _OPTIONS.items()}
-        window = window_of(chosen.pop("window"))
-        return command(**arguments, reading=Reading(window=window, **chosen))
+        chosen = {name: arguments.pop(name, default) for name, (_, default) in offered.items()}
+        window, findings = window_of(chosen.pop("window")), names_of(chosen.pop("findings"))
+        return command(**arguments, reading=Reading(window=window, findings=findings, **chosen))
 
     signature = inspect.signature(command)
+    offered = {name: option for name, option in _OPTIONS.items() if name not in signature.parameters}
     own = [parameter for name, parameter in signature.parameters.items() if name != "reading"]
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in _OPTIONS.items()
+        for name, (kind, default) in offered.items()
     ]
     call.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *added]}
     return call  # type: ignore[return-value]  # typer reads the signature above
+
+
+def arguments_of(reading: "Reading") -> list[str]:
+    """These options as another process of ours is given them: those that differ from what they are unless told."""
+    found = []
+    for field in fields(reading):
+        value = getattr(reading, field.name)
+        if value is None or value == field.default:
+            continue
+        option = f"--{field.name.replace('_', '-')}"
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        found.append(option if value is True else f"{option}={shown}")
+    return found

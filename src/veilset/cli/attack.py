@@ -20,6 +20,7 @@ from veilset.cli.options import (
     Size,
     check_device,
     data_options,
+    view_of_release,
 )
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def attack(
     chosen_attacks(attacks)
     config = AttackConfig(records=records, shadow_records=shadow_records, shadows=shadows, seed=seed)
     source = load_release(release)
+    size, channels = view_of_release(release, size, channels)
     # With a limit the groups decide who is in, as they did for the release.
     ours = open_images(members, groups=groups, **data_options(size, channels, limit, labels, classes, seed, reading))
     others = open_images(nonmembers, **data_options(size, channels, None, labels, classes, seed, reading))

@@ -27,11 +27,14 @@ def compare(
     from veilset.pipeline.compare.comparison import RESULTS
     from veilset.pipeline.compare.comparison import compare as run_suite
     from veilset.pipeline.compare.suite import data_folder, read_suite
+    from veilset.pipeline.compare.suite_checks import check_data
     from veilset.report.comparison import html, markdown, plots_of, rows_of
 
     console = Console(as_json=as_json)
     wanted = read_suite(suite)
     folder = data_folder(suite, data).resolve()
+    if not only_show:
+        check_data(wanted, folder)
     done = run_suite(wanted, out, folder, run_missing=not only_show, progress=RichProgress())
     for title, reason in done.failures:
         console.warn(f"{title} failed: {reason}")

@@ -4,17 +4,21 @@ import errno
 import functools
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from veilset.core.errors import INTERRUPTED_EXIT_CODE, VeilsetError
+from veilset.cli.pulse import PULSE
+from veilset.core.errors import INTERRUPTED_EXIT_CODE, VeilsetError, flags_spoken
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
+
+_SECONDS_BETWEEN_LINES = 30
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,9 +27,11 @@ def guarded(command: F) -> F:
     """Turn what may go wrong into one clear line and the right exit code; never a traceback for the user's input."""
 
     @functools.wraps(command)
+    @flags_spoken()
     def call(**arguments: Any) -> None:
         try:
-            command(**arguments)
+            with PULSE.beating():
+                command(**arguments)
         except VeilsetError as error:
             _fail(str(error), error.exit_code, as_json=bool(arguments.get("as_json")))
         except KeyboardInterrupt:
@@ -64,10 +70,12 @@ class Console:
 
     def say(self, text: str = "") -> None:
         """A line for a person."""
+        PULSE.heard()
         typer.echo(text, err=self.as_json)
 
     def warn(self, text: str) -> None:
         """A line that should not be missed."""
+        PULSE.heard()
         typer.secho(f"Warning: {text}", err=True, fg="yellow")
 
     def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
@@ -79,11 +87,13 @@ class Console:
         table = Table(first, *columns[1:], title=title, title_justify="left", title_style="bold")
         for row in rows:
             table.add_row(*row)
+        PULSE.heard()
         RichConsole(stderr=self.as_json).print(table)
 
     def result(self, content: Mapping[str, Any]) -> None:
         """The one JSON object of `--json`."""
         if self.as_json:
+            PULSE.heard()
             typer.echo(json.dumps(content))
 
 
@@ -96,12 +106,28 @@ class _Bar:
         self._bars.advance(self._task, amount)
 
 
+class _Lines:
+    """Away from a terminal: a line about the work every half minute."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self._label, self._total, self._done, self._said = label, total, 0, time.monotonic()
+
+    def advance(self, amount: int = 1) -> None:
+        """Count, and say how far it is when the last line is old."""
+        self._done += amount
+        now = time.monotonic()
+        if now - self._said >= _SECONDS_BETWEEN_LINES:
+            self._said = now
+            PULSE.heard(self._label)
+            sys.stderr.write(f"{self._label}: {self._done} of {self._total}\n")
+
+
 class RichProgress:
     """Bars on stderr with what is done, the rate and the time that remains."""
 
     @contextmanager
-    def task(self, label: str, total: int) -> Iterator[_Bar]:
-        """Draw a bar until the block ends. Away from a terminal, say the label once."""
+    def task(self, label: str, total: int) -> Iterator["_Bar | _Lines"]:
+        """Draw a bar until the block ends. Away from a terminal, say the label, and how far it is now and then."""
         from rich.console import Console as RichConsole
         from rich.progress import (
             BarColumn,
@@ -125,6 +151,8 @@ class RichProgress:
         console = RichConsole(stderr=True)
         if not console.is_terminal:
             self.note(label)
+            yield _Lines(label, total)
+            return
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -132,9 +160,11 @@ class RichProgress:
             RateColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        PULSE.heard(label)
+        with PULSE.paused(), Progress(*columns, console=console) as bars:
             yield _Bar(bars, bars.add_task(label, total=total))
 
     def note(self, text: str) -> None:
         """Say one line."""
+        PULSE.heard(text)
         sys.stderr.write(f"{text}\n")

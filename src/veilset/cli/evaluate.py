@@ -25,6 +25,7 @@ from veilset.cli.options import (
     Size,
     check_device,
     data_options,
+    view_of_release,
 )
 from veilset.core.errors import InputError
 
@@ -70,6 +71,10 @@ def evaluate(
         Path | None, typer.Option("--account", help="The test set's account.", show_default="one kept for this data")
     ] = None,
     groups: GroupName = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="A,B", help="Also score each value of these columns of the test set: sex,age."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the result to this file, too.")] = None,
     size: Size = None,
     channels: Channels = None,
@@ -86,11 +91,13 @@ def evaluate(
     With --paid-epsilon one accuracy is counted with noise and paid from the test set's account: that may be published.
     """
     from veilset.data.opening import open_images
+    from veilset.data.subgroups import read_subgroups
     from veilset.pipeline.evaluate import Evaluation
     from veilset.pipeline.evaluate import evaluate as measure
 
     check_device(device)
     _check_place(out, release, paid=paid_epsilon is not None)
+    size, channels = view_of_release(release, size, channels)
     options = data_options(size, channels, limit, labels, classes, seed, reading) | {"groups": groups}
     wanted = Evaluation(
         students=tuple(name.strip() for name in student.split(",")),
@@ -104,10 +111,12 @@ def evaluate(
     )
     progress, console = RichProgress(), Console(as_json=as_json)
     tested = open_images(test, progress=progress, **options)
+    columns = [] if by is None else list(dict.fromkeys(name.strip() for name in by.split(",")))
+    parts = read_subgroups(test, columns, tested, **options)
     if paid_epsilon is not None:
-        if private or public or references or controls:
+        if private or public or references or controls or by:
             raise InputError(
-                "A paid accuracy stands alone. Leave --private, --public, --references and --controls out."
+                "A paid accuracy stands alone. Leave --private, --public, --references, --controls and --by out."
             )
         wanted = _for_unit_of(tested, wanted)
         result = _pay(release, wanted, tested, paid_epsilon, delta, account, out or Path("evaluation.json"))
@@ -116,9 +125,13 @@ def evaluate(
         if delta is not None or account is not None:
             raise InputError("--delta and --account belong to --paid-epsilon. Add it or leave them out.")
         train = None if private is None else open_images(private, progress=progress, **options)
-        other = None if public is None else open_images(public, progress=progress)
+        other = (
+            None
+            if public is None
+            else open_images(public, size=size, channels=channels, progress=progress, needs_classes=False)
+        )
         wanted = _for_unit_of(tested if train is None else train, wanted)
-        result = measure(release, wanted, test=tested, train=train, public=other, progress=progress)
+        result = measure(release, wanted, test=tested, train=train, public=other, by=parts, progress=progress)
         _say(console, result)
     if out is not None:
         _write(out, result)
@@ -173,6 +186,9 @@ def _say_paid(console: Console, paid: dict[str, Any]) -> None:
     console.say(f"  It cost the {paid['n']} {paid['unit']}s of the test set epsilon {paid['epsilon']:.4g}.")
 
 
+_OF_A_FINDING = {"AUC": "auc", "average precision": "average_precision", "balanced": "balanced_accuracy"}
+
+
 def _say(console: Console, result: dict[str, Any]) -> None:
     for one in result["students"]:
         spread = f" +- {100 * one['accuracy_std']:.2f}" if len(one["seeds"]) > 1 else ""
@@ -181,10 +197,15 @@ def _say(console: Console, result: dict[str, Any]) -> None:
             f"Accuracy of {one['student']} on {one['test_images']} real images: {100 * one['accuracy']:.2f} %{spread}"
         )
         ranking = "" if one["auc"] is None else f"; AUC {one['auc']:.4f}"
-        console.say(
-            f"  95 % interval {100 * low:.2f} to {100 * high:.2f}; balanced {100 * one['balanced_accuracy']:.2f} %"
-            f"{ranking}; calibration error {one['calibration_error']:.3f}"
-        )
+        rest = f"; calibration error {one['calibration_error']:.3f}" if "calibration_error" in one else ""
+        balanced = one["balanced_accuracy"]
+        shown = "" if balanced is None else f"; balanced {100 * balanced:.2f} %"
+        console.say(f"  95 % interval {100 * low:.2f} to {100 * high:.2f}{shown}{ranking}{rest}")
+        for each in one.get("per_finding", []):
+            scores = [f"{key} {each[name]:.3f}" for key, name in _OF_A_FINDING.items() if each[name] is not None]
+            console.say(f"  {each['name']} ({each['n']} images): {', '.join(scores) or 'cannot be told'}")
+        for part in one.get("by", []):
+            console.say(f"  {part['column']} = {part['name']} ({part['n']} images): {_of_a_part(part)}")
     if len(result["students"]) > 1:
         console.say(f"Mean of the {len(result['students'])} networks: {100 * result['mean_accuracy']:.2f} %")
     for mark in result["controls"]:
@@ -193,7 +214,20 @@ def _say(console: Console, result: dict[str, Any]) -> None:
         console.say(f"{mark['title']}: {100 * mark['accuracy']:.2f} %")
     for mark in result["reference_scores_skipped"]:
         console.say(f"No {mark['name']}: {mark['reason']}.")
+    console.say(f"By the features of {result['extractor']}:")
     for score in result["fidelity"]:
         beside = "" if score["against"] == "none" else f" against {score['against']} images"
         console.say(f"{score['name']}{beside}: {score['value']:.4g}")
     console.say("  Measured on real data: for your eyes, not for release.")
+
+
+def _of_a_part(part: dict[str, Any]) -> str:
+    """What a line says of a subgroup: AUC where it can be told, and accuracy, with their intervals."""
+    said = []
+    if part.get("auc") is not None:
+        low, high = part["auc_interval"]
+        said.append(f"AUC {part['auc']:.3f} ({low:.3f} to {high:.3f})")
+    if part.get("accuracy") is not None:
+        low, high = part["accuracy_interval"]
+        said.append(f"accuracy {100 * part['accuracy']:.1f} % ({100 * low:.1f} to {100 * high:.1f})")
+    return ", ".join(said) or "cannot be told"

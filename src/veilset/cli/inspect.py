@@ -67,7 +67,8 @@ def _show(console: Console, found: "Inspection") -> None:
     console.say(f"Files: {found.found} found, {found.used} used, {found.found - found.used} left out.")
     for why, count in found.ignored.items():
         console.say(f"  {count} {why}")
-    console.table("Classes", ["class", "records"], [[name, str(count)] for name, count in found.classes.items()])
+    title = ("Findings", "finding") if found.findings else ("Classes", "class")
+    console.table(title[0], [title[1], "records"], [[name, str(count)] for name, count in found.classes.items()])
     if found.groups is not None:
         console.say(
             f"Groups: {found.groups['groups']}, with {found.groups['least']} to {found.groups['most']} images each, "

@@ -44,6 +44,23 @@ STUDENTS = (
 )
 Student = Annotated[str, typer.Option("--student", help=f"A network: {STUDENTS}")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Passes of a student over the images.")]
+Title = Annotated[str | None, typer.Option("--title", help="The title of what is published.")]
+Licence = Annotated[
+    str | None, typer.Option("--license", help="Its licence: cc-by-4.0, cc0-1.0, mit, ..., or an address.")
+]
+Publisher = Annotated[str | None, typer.Option("--publisher", help="Who publishes it.")]
+Description = Annotated[
+    str | None, typer.Option("--description", help="Whose images it stands for, and how those were collected.")
+]
+Balance = Annotated[
+    str | None,
+    typer.Option(
+        "--balance",
+        help="Of released classes or findings: even, or as-found (by a noisy count, which is paid for).",
+        show_default="the method's",
+    ),
+]
+_BALANCE, _BALANCES = "balance", {"even": "even", "as-found": "as_found"}
 Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write; must not exist yet.")]
 
 
@@ -56,6 +73,30 @@ def settings_of(pairs: list[str] | None, option: str = "--set") -> dict[str, str
             raise InputError(f"Expected {option} KEY=VALUE, got {pair!r}.")
         settings[key] = value
     return settings
+
+
+def with_balance(settings: dict[str, str], method: str, balance: str | None) -> dict[str, str]:
+    """Settings with `--balance`, where it is given and the method can follow it."""
+    from veilset.methods import METHODS
+
+    if balance is None:
+        return settings
+    if balance not in _BALANCES:
+        raise InputError(f"Expected --balance {' or '.join(_BALANCES)}, got {balance!r}.")
+    if _BALANCE not in METHODS.get(method).settings_type.model_fields:
+        able = [name for name in METHODS if _BALANCE in METHODS.get(name).settings_type.model_fields]
+        raise InputError(f"{method} has one way to share its images out. --balance is for {', '.join(able)}.")
+    if _BALANCE in settings:
+        raise InputError(f"--balance {balance} and --set {_BALANCE}={settings[_BALANCE]} say it twice. Leave one out.")
+    return {**settings, _BALANCE: _BALANCES[balance]}
+
+
+def about_options(
+    title: str | None, licence: str | None, publisher: str | None, description: str | None
+) -> dict[str, str]:
+    """What the publisher says, where anything is said."""
+    said = {"title": title, "licence": licence, "publisher": publisher, "description": description}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def data_options(
@@ -73,6 +114,16 @@ def data_options(
     names = None if classes is None else tuple(name.strip() for name in classes.split(","))
     chosen = {"size": size, "channels": channels, "limit": limit, "labels": labels, "classes": names, "seed": seed}
     return chosen if reading is None else chosen | {"reading": reading}
+
+
+def view_of_release(release: Path, size: int | None, channels: int | None) -> tuple[int | None, int | None]:
+    """The size and the colours to read real images with: those that are asked for, else those of the release."""
+    from veilset.release import layout
+    from veilset.release.certificate import read_certificate
+
+    layout.require_release(release)
+    height, width, depth = read_certificate(release / layout.CERTIFICATE).facts.shape
+    return (height if height == width else None) if size is None else size, channels or depth
 
 
 def check_device(device: str) -> None:

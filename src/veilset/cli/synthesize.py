@@ -13,43 +13,48 @@ from veilset.cli.archives import reads_archives
 from veilset.cli.console import Console, RichProgress, epsilon_text
 from veilset.cli.options import (
     AsJson,
+    Balance,
     Channels,
     Classes,
     Delta,
+    Description,
     Device,
-    EpsilonOrNone,
+    Epsilon,
     GroupName,
     LabelName,
+    Licence,
     Limit,
     Method,
     Out,
     Preset,
+    Publisher,
     Seed,
     Settings,
     Size,
+    Title,
     Unit,
+    about_options,
     check_device,
     data_options,
     settings_of,
+    with_balance,
 )
+from veilset.cli.pulse import PULSE
 from veilset.core.errors import InputError
 
 if TYPE_CHECKING:
     from veilset.core.records import Records
     from veilset.data.archives.reading import Reading
     from veilset.privacy.account import Account
-    from veilset.privacy.vault import PublicFacts
-    from veilset.release.format import Release
+    from veilset.release.certificate import Certificate
 
 
 @reads_archives
 def synthesize(
-    private: Annotated[
-        str | None, typer.Argument(metavar="PRIVATE", help="The private images: npz[:split], folder, ...")
-    ] = None,
+    private: Annotated[str, typer.Argument(metavar="PRIVATE", help="The private images: npz[:split], folder, ...")],
     *,
     method: Method,
-    epsilon: EpsilonOrNone = None,
+    epsilon: Epsilon,
     out: Out,
     delta: Delta = None,
     public: Annotated[
@@ -57,6 +62,7 @@ def synthesize(
     ] = None,
     preset: Preset = "default",
     settings: Settings = None,
+    balance: Balance = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many images to release.")] = None,
     unit: Unit = None,
     groups: GroupName = None,
@@ -72,6 +78,10 @@ def synthesize(
         Path | None, typer.Option("--account", help="The dataset's account.", show_default="one kept for this data")
     ] = None,
     sign: Annotated[Path | None, typer.Option("--sign", help="Sign with this private key; see veilset keygen.")] = None,
+    title: Title = None,
+    licence: Licence = None,
+    publisher: Publisher = None,
+    description: Description = None,
     size: Size = None,
     channels: Channels = None,
     limit: Limit = None,
@@ -79,6 +89,12 @@ def synthesize(
     classes: Classes = None,
     seed: Seed = 0,
     device: Device = "cpu",
+    sample_later: Annotated[
+        bool,
+        typer.Option(
+            "--sample-later", help="Write a run instead, whose images `veilset sample` makes on any number of machines."
+        ),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the budget is spent.")] = False,
     as_published: Annotated[
@@ -86,21 +102,6 @@ def synthesize(
     ] = False,
     insecure_seed: Annotated[
         int | None, typer.Option("--insecure-seed", help="Seed the privacy noise, too. The guarantee is gone.")
-    ] = None,
-    teacher_model: Annotated[
-        Path | None,
-        typer.Option(
-            "--teacher-model",
-            help="With dfd: read no records, learn from a release's student (its guarantee carries over) or from your "
-            "own .safetensors file (no guarantee).",
-        ),
-    ] = None,
-    teacher_network: Annotated[
-        str, typer.Option("--teacher-network", help="Network of that file: a name, or module:function.")
-    ] = "convnet",
-    key: Annotated[
-        Path | None,
-        typer.Option("--key", help="The public key that signed the release of --teacher-model; --sign needs it."),
     ] = None,
     as_json: AsJson = False,
     reading: "Reading | None" = None,
@@ -111,46 +112,30 @@ def synthesize(
     options = data_options(size, channels, limit, labels, classes, seed, reading)
     from veilset.core.files import require_absent
     from veilset.data.opening import open_images
-    from veilset.pipeline.checks import early_warnings
+    from veilset.pipeline.checks import warnings_of
     from veilset.pipeline.job import Job, budget_of
-    from veilset.pipeline.run import publish, workspace_beside
+    from veilset.pipeline.run import publish, publish_for_sampling, workspace_beside
     from veilset.privacy.account import Account
     from veilset.privacy.opening import account_of
     from veilset.privacy.vault import Vault
+    from veilset.release.about import About
     from veilset.release.inputs import refuse_release_as_public
     from veilset.release.signing import load_private_key
 
+    about = About(**about_options(title, licence, publisher, description))
     require_absent(out)
     refuse_release_as_public(public)
     if sign is not None:
         load_private_key(sign)
     check_device(device)
-    if teacher_model is not None:
-        if method != "dfd":
-            raise InputError(f"--teacher-model is for the method dfd, got {method}.")
-        if teacher_model.is_dir() and sign is not None and key is None:
-            raise InputError(
-                f"Your signature would vouch for what {teacher_model} claims. Pass --key with the public key of "
-                "whoever signed it, or leave --sign out."
-            )
-        facts = None if private is None else Vault(open_images(private, groups=groups, **options)).facts
-        release = _converted(
-            teacher_model, teacher_network, facts, samples=samples, seed=seed, device=device, settings=settings, key=key
-        )
-        release.save(out, sign_key=sign)
-        console.say(f"Release: {out} ({len(release)} images), guarantee {release.certificate.guarantee}.")
-        console.result({"release": str(out), "guarantee": release.certificate.guarantee, "samples": len(release)})
-        return
-    if key is not None:
-        raise InputError("--key belongs to --teacher-model RELEASE. Leave it out.")
-    if private is None or epsilon is None:
-        raise InputError("Expected PRIVATE and --epsilon. Only --teacher-model does without.")
+    if sample_later and (sign is not None or about != About()):
+        raise InputError("A run is not published, its release is: pass --sign and --title, ... to veilset sample.")
     job = Job(
         method=method,
         epsilon=epsilon,
         delta=delta,
         preset=preset,
-        settings=settings_of(settings),
+        settings=with_balance(settings_of(settings), method, balance),
         samples=samples,
         seed=seed,
         device=device,
@@ -167,17 +152,31 @@ def synthesize(
     shared = None
     if public is not None:
         height, width, depth = vault.facts.shape
-        images = open_images(public, size=height if height == width else None, channels=depth, progress=progress)
+        images = open_images(
+            public, size=height if height == width else None, channels=depth, progress=progress, needs_classes=False
+        )
         shared = vault.check_public(images, progress)
     budget = budget_of(job, vault.facts)
     book = account_of(vault, None if account is None else Account(account), progress)
     if images_per_group is not None:
         book.declare_images_per_group(images_per_group)
     if not resume and os.environ.get("RANK", "0") == "0":  # once, where torchrun started several processes
-        _ask(console, early_warnings(vault.facts, budget), book.path, epsilon, yes=yes or as_json)
+        _ask(console, warnings_of(vault.facts, budget), book.path, epsilon, yes=yes or as_json)
     try:
+        if sample_later:
+            drawn = publish_for_sampling(vault, job, out, public=shared, account=book, resume=resume, progress=progress)
+            _say_run(console, out, drawn, book)
+            return
         published = publish(
-            vault, job, out, public=shared, account=book, resume=resume, sign_key=sign, progress=progress
+            vault,
+            job,
+            out,
+            public=shared,
+            account=book,
+            resume=resume,
+            sign_key=sign,
+            about=about,
+            progress=progress,
         )
     except KeyboardInterrupt:
         workspace = workspace_beside(out)
@@ -188,7 +187,7 @@ def synthesize(
         return
     release = published
     certificate = release.certificate
-    said = early_warnings(vault.facts, budget)
+    said = warnings_of(vault.facts, budget)
     for warning in certificate.warnings:
         if resume or warning not in said:
             console.warn(warning)
@@ -215,28 +214,27 @@ def synthesize(
     )
 
 
-def _converted(
-    teacher_model: Path,
-    teacher_network: str,
-    facts: "PublicFacts | None",
-    *,
-    samples: int | None,
-    seed: int,
-    device: str,
-    settings: list[str] | None,
-    key: Path | None,
-) -> "Release":
-    """A release from a trained network, without its training images."""
-    from veilset.pipeline.convert import Conversion, convert_network, convert_release
-
-    conversion = Conversion(samples=samples or 20_000, seed=seed, device=device, settings=settings_of(settings))
-    if teacher_model.is_dir():
-        return convert_release(teacher_model, conversion, RichProgress(), public_key=key)
-    if facts is None:
-        raise InputError(
-            "Expected PRIVATE beside a network of your own: its shape and class names are declared public."
-        )
-    return convert_network(teacher_model, teacher_network, facts, conversion, RichProgress())
+def _say_run(console: Console, out: Path, certificate: "Certificate | None", book: "Account") -> None:
+    """What a run is that has no images yet."""
+    if certificate is None:
+        return
+    for warning in certificate.warnings:
+        console.warn(warning)
+    if certificate.delta is not None:
+        _say_total(console, book, certificate.delta)
+    console.say(
+        f"Run: {out}, of {certificate.samples:,} images to be made. Make them: veilset sample {out} --out RELEASE"
+    )
+    console.result(
+        {
+            "run": str(out),
+            "guarantee": certificate.guarantee,
+            "epsilon": certificate.epsilon,
+            "delta": certificate.delta,
+            "samples": certificate.samples,
+            "account": str(book.path),
+        }
+    )
 
 
 def unit_of(text: str | None, records: "Records | None" = None) -> Literal["record", "group"]:
@@ -252,7 +250,11 @@ def _ask(console: Console, warnings: list[str], account: Path, epsilon: float, *
     """Say what to expect while nothing is spent; on a terminal, let the person stop."""
     for warning in warnings:
         console.warn(f"{warning} Nothing is charged yet; see what to expect with: veilset plan")
-    if warnings and not yes and _is_terminal() and not typer.confirm(f"Charge epsilon {epsilon:g} to {account}?"):
+    if not warnings or yes or not _is_terminal():
+        return
+    with PULSE.paused():
+        agreed = typer.confirm(f"Charge epsilon {epsilon:g} to {account}?")
+    if not agreed:
         raise InputError("Stopped before anything was charged. More records, a larger --epsilon or --unit may help.")
 
 

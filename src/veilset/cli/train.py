@@ -2,12 +2,29 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from veilset.cli.console import Console, RichProgress
 from veilset.cli.options import AsJson, Device, Epochs, Out, Seed, Student, check_device
+
+
+def recipe_of(
+    optimizer: str, momentum: float, batch_size: int, weight_decay: float, milestones: str | None, epochs: int | None
+) -> dict[str, Any]:
+    """The settings of a paper's recipe; milestones are told in epochs, so these have to be told, too."""
+    from veilset.core.errors import InputError
+
+    named: dict[str, Any] = {
+        "optimizer": optimizer, "momentum": momentum, "batch_size": batch_size, "weight_decay": weight_decay
+    }  # fmt: skip
+    if milestones is None:
+        return named
+    parts = milestones.split(",")
+    if not epochs or not all(part.strip().isdigit() and 0 < int(part) < epochs for part in parts):
+        raise InputError(f"Expected --milestones as epochs below --epochs, e.g. 120,150,180; got {milestones!r}.")
+    return {**named, "schedule": "steps", "milestones": tuple(int(part) / epochs for part in parts)}
 
 
 def train(
@@ -20,6 +37,14 @@ def train(
     temperature: Annotated[
         float, typer.Option("--temperature", help="Softens labels and logits alike; 1 leaves them as released.")
     ] = 1.0,
+    optimizer: Annotated[str, typer.Option("--optimizer", help="adamw or sgd.")] = "adamw",
+    momentum: Annotated[float, typer.Option("--momentum", help="Of sgd.")] = 0.9,
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Images of a step.")] = 128,
+    weight_decay: Annotated[float, typer.Option("--weight-decay", help="Of matrices and kernels.")] = 0.02,
+    milestones: Annotated[
+        str | None,
+        typer.Option("--milestones", help="Epochs after which the rate falls to a tenth, e.g. 120,150,180."),
+    ] = None,
     changes: Annotated[
         str, typer.Option("--changes", help="Of images in training: mild, none, or auto, as the release asks for.")
     ] = "auto",
@@ -29,11 +54,10 @@ def train(
 ) -> None:
     """Train a student on the released images alone and save it as safetensors."""
     from veilset.core.errors import InputError
-    from veilset.core.files import require_absent, whole_directory
-    from veilset.models import build_network
+    from veilset.core.files import require_absent, save_tensors, whole_directory
+    from veilset.pipeline.train import train as train_student
     from veilset.release.format import load_release
-    from veilset.release.students import student_name, student_recipe
-    from veilset.training.classifier import train_classifier
+    from veilset.release.students import student_name
     from veilset.training.settings import CHANGES, TrainingConfig
 
     if changes not in CHANGES:
@@ -43,23 +67,14 @@ def train(
         learning_rate="auto" if rate is None else rate,
         temperature=temperature,
         augmentation=CHANGES[changes],
+        **recipe_of(optimizer, momentum, batch_size, weight_decay, milestones, epochs),
     )
     require_absent(out)
     check_device(device)
     source = load_release(release)
     facts = source.certificate.facts
     student = student_name(source.certificate, student)
-    network = build_network(student, shape=facts.shape, classes=facts.classes, seed=seed)
-    train_classifier(
-        network,
-        source.images,
-        source.labels,
-        source.soft_labels,
-        config=student_recipe(source.certificate, wanted),
-        seed=seed,
-        device=device,
-        progress=RichProgress(),
-    )
+    network = train_student(source, student=student, recipe=wanted, seed=seed, device=device, progress=RichProgress())
     description = {
         "student": student,
         "shape": list(facts.shape),
@@ -72,11 +87,8 @@ def train(
         "epsilon": source.certificate.epsilon,
         "delta": source.certificate.delta,
     }
-    from safetensors.torch import save_file
-
     with whole_directory(out) as building:
-        weights = {name: value.detach().cpu().contiguous().clone() for name, value in network.state_dict().items()}
-        save_file(weights, building / "student.safetensors")
+        save_tensors(network.state_dict(), building / "student.safetensors")
         (building / "student.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     console = Console(as_json=as_json)
     console.say(f"Student: {out}")

@@ -18,12 +18,24 @@ def verify(
     release: Annotated[Path | None, typer.Argument(metavar="RELEASE", help="A release directory.")] = None,
     *,
     key: Annotated[Path | None, typer.Option("--key", help="The public key that must have signed it.")] = None,
+    site_keys: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--site-key", help="Of a federation: a site's public key, or its request. Every site must have signed."
+        ),
+    ] = None,
     require_signature: Annotated[
         bool, typer.Option("--require-signature", help="Fail (exit code 5) when the release is not signed.")
     ] = False,
     require_guarantee: Annotated[
         bool, typer.Option("--require-guarantee", help="Fail (exit code 5) when the release has no guarantee.")
     ] = False,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            "--sample", min=1, help="Of a release in shards, check so many, drawn at random; the others may be absent."
+        ),
+    ] = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of certificate.json; give no RELEASE.")
     ] = False,
@@ -39,9 +51,13 @@ def verify(
         return
     if release is None:
         raise InputError("Expected RELEASE, a release directory: veilset verify RELEASE")
-    found = verify_release(release, key)
+    found = verify_release(release, key, sample=sample)
     if require_signature and found.ok and found.signed_by is None:
         found.problems.append("It is not signed, so anyone may have made it, and --require-signature was given.")
+    if site_keys and found.certificate is not None and found.ok:
+        from veilset.release.statements import unknown_signers
+
+        found.problems += unknown_signers(found.certificate.header, [_public_key(path) for path in site_keys])
     if require_guarantee and found.guarantee == "none":
         found.problems.append("It has no privacy guarantee, and --require-guarantee was given.")
     console = Console(as_json=as_json)
@@ -63,6 +79,15 @@ def verify(
         console.say("  That key came with the release. Pass --key with the publisher's own to know whose it is.")
     for note in found.notes:
         console.say(f"  Note: {note}")
+
+
+def _public_key(path: Path) -> str:
+    """A site's public key from its own file, or from the request that the site sent."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return str(json.loads(text)["request"]["key"]) if text.lstrip().startswith("{") else text
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} holds no site's public key ({type(error).__name__}).") from error
 
 
 def _print_schema() -> None:

@@ -1,14 +1,20 @@
 """Files that appear whole or not at all."""
 
 import contextlib
+import errno
 import hashlib
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from veilset.core.errors import InputError, VeilsetError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def sha256_of(path: Path) -> str:
@@ -83,6 +89,19 @@ def whole_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file to fill; it gets its name only when the block ends well, and vanishes otherwise."""
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        building = Path(folder) / path.name
+        yield building
+        with building.open("rb") as file:
+            os.fsync(file.fileno())
+        require_absent(path)
+        building.rename(path)
+        fsync_directory(path.parent)
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file beside its place and rename it."""
     try:
@@ -103,3 +122,18 @@ def write_whole(path: Path, content: bytes) -> None:
         raise VeilsetError(f"Could not write {path}: {error.strerror}. Nothing was left behind.") from error
     finally:
         building.unlink(missing_ok=True)
+
+
+def save_tensors(tensors: "Mapping[str, Tensor]", path: Path) -> None:
+    """Write tensors as safetensors. A full disk is an OSError here, as it is for any other file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    # Tensors that share memory cannot be stored as such; a copy of each can.
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    try:
+        save_file(plain, path)
+    except SafetensorError as error:
+        told = re.search(r"os error (\d+)", str(error))
+        code = int(told[1]) if told else errno.EIO
+        raise OSError(code, os.strerror(code), str(path)) from error

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Images = NDArray[np.uint8]  # (N, H, W, C)
-Labels = NDArray[np.int64]  # (N,)
+Labels = NDArray[np.int64]  # (N,) classes, or (N, F) zeros and ones: findings, several of which may be true
 Groups = NDArray[np.int64] | NDArray[np.str_]  # (N,): to whom each image belongs, e.g. a patient number
 Rows = NDArray[np.int64]  # (k,): row numbers
 
@@ -20,7 +20,7 @@ class Records(Protocol):
 
     @property
     def labels(self) -> Labels:
-        """The class of each image, 0..K-1."""
+        """The class of each image, 0..K-1, or its findings, (N, F) of 0 and 1."""
 
     @property
     def groups(self) -> Groups | None:
@@ -28,7 +28,7 @@ class Records(Protocol):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """One name for each class."""
+        """One name for each class or finding."""
 
     def read(self, rows: Rows) -> Images:
         """The images of these rows."""

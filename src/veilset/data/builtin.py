@@ -28,8 +28,7 @@ _PHOTOS = (
 
 def read_builtin(name: str, split: str | None, classes: tuple[str, ...] | None = None) -> ImageSet:
     """`mnist5k` and `digits`, whole or their `train` and `test` parts, and `photos`."""
-    if name not in NAMES:
-        raise unknown_name("built-in data set", name, list(NAMES))
+    require_builtin(name)
     if split is not None and (name == "photos" or split not in _SPLITS):
         possible = "has no splits" if name == "photos" else f"has the splits {', '.join(_SPLITS)}"
         raise InputError(f"builtin:{name} {possible}, not {split!r}.")
@@ -39,6 +38,12 @@ def read_builtin(name: str, split: str | None, classes: tuple[str, ...] | None =
             raise InputError(f"builtin:{name} has {len(whole.class_names)} classes, got {len(classes)} names.")
         whole = ImageSet(whole.images, whole.labels, classes)
     return whole if split is None else _part(whole, split)
+
+
+def require_builtin(name: str) -> None:
+    """Refuse a name that no built-in data set has."""
+    if name not in NAMES:
+        raise unknown_name("built-in data set", name, list(NAMES))
 
 
 def _part(whole: ImageSet, split: str) -> ImageSet:

@@ -42,7 +42,10 @@ def index_labels(
 
 
 def refuse_empty_classes(labels: NDArray[np.integer], class_names: tuple[str, ...]) -> None:
-    """Refuse a set in which a class has no record, and name the class."""
+    """Refuse a set in which a class, or a finding (of a 0/1 matrix), has no record, and name it."""
+    if labels.ndim == 2:
+        _refuse_constant_findings(labels, class_names)
+        return
     counts = np.bincount(labels, minlength=len(class_names))
     empty = [name for name, count in zip(class_names, counts, strict=True) if count == 0]
     if empty:
@@ -50,6 +53,16 @@ def refuse_empty_classes(labels: NDArray[np.integer], class_names: tuple[str, ..
             f"{len(empty)} of {len(class_names)} classes have no record: {_shown(empty)}. "
             "Remove these classes, or add records (a larger --limit)."
         )
+
+
+def _refuse_constant_findings(labels: NDArray[np.integer], names: tuple[str, ...]) -> None:
+    for what, sums in (("no record", labels.sum(axis=0)), ("every record", (1 - labels).sum(axis=0))):
+        constant = [name for name, count in zip(names, sums, strict=True) if count == 0]
+        if constant:
+            raise InputError(
+                f"{len(constant)} of {len(names)} findings are true of {what}: {_shown(constant)}. There is nothing "
+                "to learn of them: choose others with --findings, or add records."
+            )
 
 
 def is_zero_to_k(values: NDArray[np.integer]) -> bool:

@@ -2,19 +2,19 @@
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from veilset.core.errors import InputError
-from veilset.data.archives.listing import Listing, Request, open_listing
+from veilset.data.archives.listing import ONE_CLASS, Listing, Request, open_listing
 from veilset.data.archives.survey import (
     Survey,
     is_system_folder,
     refuse_links,
     resolved,
 )
-from veilset.data.archives.table import CSV_NAME, find_table, first_of, read_table
+from veilset.data.archives.table import CSV_NAME, find_table, first_of, read_owners, read_table
 from veilset.data.decoding import EXTENSIONS
 from veilset.data.streaming import Picture, StreamedImages, picture_of
 from veilset.data.tally import Tally
@@ -39,25 +39,62 @@ def open_folder(found: Survey, request: Request) -> StreamedImages:
     """Check every image of the folder once and keep it open for reading by row."""
     folder = found.folder
     tally = Tally(found.found, found.ignored("images"))
-    table = find_table(folder, request.reading.table)
+    table, owners = find_table(folder, request.reading.table), request.reading.groups_file
+    named = {"--labels": request.labels, "--findings": request.reading.findings}
+    named |= {"--groups": request.groups} if owners is None else {}
+    unused = [option for option, value in named.items() if value]
     if table is not None:
         listing = _from_table(found, table, request, tally)
-    elif request.labels or request.groups:
-        option = "--labels" if request.labels else "--groups"
-        raise InputError(f"{option} names a column, but {folder} has no {CSV_NAME}. Add one with path,label,group.")
+    elif unused:
+        advice = f"Add one with path,label{',group' if '--groups' in unused else ''}"
+        advice += ", or pass --groups-file patients.csv with path,group." if unused == ["--groups"] else "."
+        raise InputError(f"{unused[0]} names a column, but {folder} has no {CSV_NAME}. {advice}")
     else:
-        listing = _from_subfolders(found, tally)
+        listing = _from_subfolders(found, tally, needs_classes=request.needs_classes)
+    if owners is not None:
+        listing = replace(listing, groups=_owners_of(listing.paths, owners, request.groups, tally))
     return open_listing(listing, lambda paths, _: _Files(folder, paths), tally, request)
 
 
-def _from_subfolders(found: Survey, tally: Tally) -> Listing:
+def _owners_of(paths: list[str], table: Path, group: str | None, tally: Tally) -> list[str]:
+    """To whom each file belongs: by its path, or by its name alone where no other file has that name."""
+    owners = read_owners(table, group)
+    names = Counter(os.path.basename(path) for path in paths)  # noqa: PTH119  # texts: there may be many
+    found, lacking, used = [], [], set()
+    for path in paths:
+        base = os.path.basename(path)  # noqa: PTH119
+        key = next((key for key in (os.path.normpath(path), base) if key in owners), None)
+        if key == base != path and names[base] > 1:
+            raise InputError(
+                f"{names[base]} files are called {base}, so the name alone does not tell to whom they belong. Write "
+                f"their paths into {table}, as in {path}."
+            )
+        if key is None:
+            lacking.append(path)
+        else:
+            used.add(key)
+            found.append(owners[key][1])
+    if lacking:
+        raise InputError(
+            f"{table} has no line for {len(lacking)} of {len(paths)} images: {first_of(lacking)}. Say to whom each "
+            "belongs: its path inside the folder, and a group."
+        )
+    if len(used) < len(owners):
+        tally.said.append(f"{len(owners) - len(used)} lines of {table.name} name no image that was read.")
+    return found
+
+
+def _from_subfolders(found: Survey, tally: Tally, *, needs_classes: bool) -> Listing:
     refuse_links(found, found.files["images"])
+    if not needs_classes and any(os.sep not in path for path in found.files["images"]):
+        paths = list(found.files["images"])
+        return Listing(paths, [ONE_CLASS] * len(paths), None, classes=(ONE_CLASS,))
     paths = [path for path in found.files["images"] if os.sep in path]
     tally.ignore("outside of the class folders", len(found.files["images"]) - len(paths))
     labels = [path.split(os.sep, 1)[0] for path in paths]
     with_images = set(labels)
     for class_folder in sorted(_folders(found.folder)):
-        if class_folder.name not in with_images:
+        if class_folder.name not in with_images and needs_classes:
             _refuse_empty_folder(found.folder, class_folder)
     if not paths:
         seen = "; ".join(f"{count} files {why}" for why, count in tally.ignored.items())
@@ -88,7 +125,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _from_table(found: Survey, path: Path, request: Request, tally: Tally) -> Listing:
-    table = read_table(path, ("path",), request.labels, request.groups)
+    table = read_table(path, ("path",), request.labels, request.groups, request.reading.findings)
     rows = table.rows
     missing = check_listed(found.folder, [row.key for row in rows], path.name, skip=request.reading.skip_bad)
     if missing:

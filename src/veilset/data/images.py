@@ -18,9 +18,16 @@ from veilset.data.selection import as_rows
 class ImageSet:
     """Images (N, H, W, C) uint8 with labels 0..K-1, K class names and, where known, the group of each image.
 
+    Labels may be a matrix (N, K) of zeros and ones instead: findings, of which an image may have several or none.
+
     (N, H, W) becomes one channel and floats in 0..1 become 0..255. The arrays are read-only views: `read` and
     `subset` give copies to work on. `may_lack_classes` allows classes without records, as in a part of a set. `origin`
     says where the images were read from, where they were read.
+
+    >>> import numpy as np
+    >>> import veilset as vs
+    >>> vs.ImageSet(np.zeros((40, 16, 16), np.uint8), np.arange(40) % 2, ("healthy", "ill"))
+    ImageSet(40 images 16x16x1, 2 classes)
     """
 
     images: Images
@@ -39,7 +46,9 @@ class ImageSet:
         names = names or tuple(str(label) for label in range(_class_count(labels)))
         if len(set(names)) < len(names):
             raise InputError(f"Expected distinct class names, got {', '.join(names)}.")
-        if int(labels.max()) >= len(names):
+        if labels.ndim == 2 and labels.shape[1] != len(names):
+            raise InputError(f"Expected a name for each of {labels.shape[1]} findings, got {len(names)} class names.")
+        if labels.ndim == 1 and int(labels.max()) >= len(names):
             raise InputError(f"Label {int(labels.max())} has no name: {len(names)} class names were given.")
         if not may_lack_classes:
             refuse_empty_classes(labels, names)
@@ -55,7 +64,8 @@ class ImageSet:
     def __repr__(self) -> str:
         height, width, channels = self.shape
         grouped = "" if self.groups is None else f", {len(np.unique(self.groups))} groups"
-        return f"ImageSet({len(self)} images {height}x{width}x{channels}, {len(self.class_names)} classes{grouped})"
+        what = "classes" if self.labels.ndim == 1 else "findings"
+        return f"ImageSet({len(self)} images {height}x{width}x{channels}, {len(self.class_names)} {what}{grouped})"
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -127,14 +137,18 @@ def _checked_labels(labels: Any, count: int) -> Labels:
     array = np.asarray(labels)
     if array.dtype.kind not in "iu":
         raise InputError(f"Expected integer labels 0..K-1, got dtype {array.dtype}.")
-    if array.shape != (count,):
+    if array.ndim not in (1, 2) or len(array) != count or array.size == 0:
         raise InputError(f"Expected one label for each of {count} images, got labels of shape {array.shape}.")
+    if array.ndim == 2 and not np.isin(array, (0, 1)).all():
+        raise InputError("Expected findings (N, F) of zeros and ones, got other numbers. Decide what -1 means first.")
     if int(array.min()) < 0 or int(array.max()) > np.iinfo(np.int64).max:
         raise InputError("Expected integer labels 0..K-1, got one that is negative or above 2^63.")
     return array.astype(np.int64, copy=False)
 
 
 def _class_count(labels: Labels) -> int:
+    if labels.ndim == 2:
+        return int(labels.shape[1])
     distinct = np.unique(labels)
     largest = int(distinct[-1])
     if largest >= 2 * len(distinct) + 1000:  # a stray id, not a class: do not list a million empty classes

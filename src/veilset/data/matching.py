@@ -32,7 +32,8 @@ class _Reordered:
 
     def __init__(self, records: Records, class_names: tuple[str, ...]) -> None:
         number = np.array([class_names.index(name) for name in records.class_names], dtype=np.int64)
-        self._records, self._names, self._labels = records, class_names, number[records.labels]
+        labels = records.labels[:, np.argsort(number)] if records.labels.ndim == 2 else number[records.labels]
+        self._records, self._names, self._labels = records, class_names, labels
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from veilset.core.errors import InputError
 from veilset.core.records import Groups
 from veilset.core.registry import unknown_name
-from veilset.data.classes import index_labels
+from veilset.data.archives.listing import ONE_CLASS
+from veilset.data.archives.reading import PLAIN, Reading
+from veilset.data.findings import labelled
 from veilset.data.guards import LARGEST_BYTES, refuse_bomb
 from veilset.data.images import ImageSet
 
@@ -31,30 +33,51 @@ def read_npz(
     labels: str = "labels",
     groups: str | None = None,
     classes: tuple[str, ...] | None = None,
+    reading: Reading = PLAIN,
+    needs_classes: bool = True,
     largest_bytes: int = LARGEST_BYTES,
 ) -> ImageSet:
-    """The records of one split of a pack; without a split, its `images` and `labels`."""
+    """The records of one split of a pack; without a split, its `images` and `labels`.
+
+    Labels of two dimensions are findings. Their names are those of an array beside them, `attr_names` for `attrs`.
+    """
     try:
         with zipfile.ZipFile(path) as pack:
             members = {
                 info.filename.removesuffix(".npy"): info for info in pack.infolist() if info.filename.endswith(".npy")
             }
             prefix = _prefix(path, split, list(members))
-            names = [prefix + "images", prefix + labels] + ([prefix + groups] if groups else [])
-            for name in names:
+            needed = {"images": prefix + "images"} | ({"groups": prefix + groups} if groups else {})
+            if needs_classes or prefix + labels in members:
+                needed["labels"] = prefix + labels
+            for name in needed.values():
                 if name not in members:
                     raise unknown_name(f"array of {path.name}", name, list(members))
-            wanted = [members[name] for name in names]
-            refuse_bomb(
-                str(path), sum(i.file_size for i in wanted), sum(i.compress_size for i in wanted), largest_bytes
-            )
-            arrays = [_read_array(pack, info, path) for info in wanted]
+            called = next((name for name in _names_of(labels, prefix) if name in members), None)
+            infos = {what: members[name] for what, name in (needed | ({"names": called} if called else {})).items()}
+            sizes = [(info.file_size, info.compress_size) for info in infos.values()]
+            refuse_bomb(str(path), sum(size for size, _ in sizes), sum(size for _, size in sizes), largest_bytes)
+            arrays = {what: _read_array(pack, info, path) for what, info in infos.items()}
     except _DAMAGE as error:
         raise InputError(f"{path} is damaged or not an .npz pack ({error}). Copy it again or re-create it.") from error
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
-    indices, class_names = index_labels(_column(arrays[1]), classes)
-    return ImageSet(arrays[0], indices, class_names, _groups(arrays[2]) if groups else None)
+    images = arrays["images"]
+    who = _groups(arrays["groups"]) if groups else None
+    if "labels" not in arrays:
+        return ImageSet(images, np.zeros(len(images), np.int64), (ONE_CLASS,), who)
+    values = _column(arrays["labels"])
+    columns = [str(name) for name in arrays["names"].ravel()] if called and values.ndim == 2 else None
+    found = labelled(values, classes, columns, reading)
+    if len(found.rows) < len(values):  # --uncertain drop
+        images, who = images[found.rows], None if who is None else who[found.rows]
+    return ImageSet(images, found.labels, found.names, who)
+
+
+def _names_of(labels: str, prefix: str) -> list[str]:
+    """What an array with the names of findings may be called."""
+    stems = dict.fromkeys((labels, labels.removesuffix("s")))
+    return [f"{before}{stem}_names" for before in dict.fromkeys((prefix, "")) for stem in stems]
 
 
 def _prefix(path: Path, split: str | None, names: list[str]) -> str:
@@ -63,6 +86,8 @@ def _prefix(path: Path, split: str | None, names: list[str]) -> str:
         return ""
     if split in splits:
         return f"{split}_"
+    if split is not None and "images" in names and not splits:
+        raise InputError(f"{path} has no splits, and so no {split!r}: it is one set. Pass {path} alone.")
     if not splits:
         raise InputError(
             f"{path} has no arrays called images and labels, or SPLIT_images and SPLIT_labels. "

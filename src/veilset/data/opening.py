@@ -1,6 +1,7 @@
 """`open_images`: one door for every kind of source."""
 
 import difflib
+from dataclasses import replace
 from pathlib import Path
 
 from veilset.core.errors import InputError
@@ -10,7 +11,7 @@ from veilset.core.registry import resolve
 from veilset.data.archives.listing import Request
 from veilset.data.archives.reading import PLAIN, Reading
 from veilset.data.archives.survey import survey
-from veilset.data.builtin import read_builtin
+from veilset.data.builtin import read_builtin, require_builtin
 from veilset.data.decoding import Form
 from veilset.data.folder import open_folder
 from veilset.data.idx import idx_splits, read_idx
@@ -19,6 +20,7 @@ from veilset.data.npz import read_npz
 from veilset.data.parquet import open_parquet, parquet_files
 from veilset.data.selection import Limit
 from veilset.data.tally import Tally
+from veilset.data.webdataset import is_webdataset, open_webdataset
 
 _BUILTIN = "builtin:"
 _READERS = {  # loaded when such files are there
@@ -39,8 +41,10 @@ def open_images(
     seed: int = 0,
     reading: Reading = PLAIN,
     progress: Progress = SILENT,
+    needs_classes: bool = True,
+    groups_file: str | Path | None = None,
 ) -> Records:
-    """Open `PATH[:SPLIT]` of an .npz pack, a folder of images, DICOM, NIfTI, IDX or parquet, or `builtin:NAME`.
+    """Open `PATH[:SPLIT]` of an .npz pack, a folder of images, DICOM, NIfTI, IDX, parquet or tars, or `builtin:NAME`.
 
     Args:
         source: where the images are.
@@ -51,9 +55,17 @@ def open_images(
         groups: the array or column that says to whom each image belongs.
         classes: the label values in order, or names for labels that are 0..K-1 already.
         seed: of the hash for `limit`.
-        reading: rules for folders, e.g. which frames of DICOM files (data/archives/reading.py).
+        reading: rules for archives: frames of DICOM files, findings, ... (data/archives/reading.py).
         progress: where the checking pass of folders and parquet is reported, and what was left out.
+        needs_classes: whether images without classes are refused. Public images can do without: they are one class.
+        groups_file: a CSV with path,group that says to whom each image of a folder belongs.
+
+    >>> import veilset as vs
+    >>> vs.open_images("builtin:digits:test", size=20)
+    ImageSet(359 images 20x20x1, 10 classes)
     """
+    if groups_file is not None:
+        reading = replace(reading, groups_file=Path(groups_file))
     request = Request(
         form=Form(size=size, channels=channels),
         limit=Limit(count=limit, seed=seed),
@@ -62,6 +74,7 @@ def open_images(
         classes=classes,
         reading=reading,
         progress=progress,
+        needs_classes=needs_classes,
     )
     records = _open(str(source), request)
     for line in tally.lines() if isinstance(tally := getattr(records, "tally", None), Tally) else ():
@@ -69,6 +82,14 @@ def open_images(
     # Set once, here, because only this door knows the path; an ImageSet is frozen for everybody else.
     object.__setattr__(records, "origin", origin_of(source))
     return records
+
+
+def require_source(source: str) -> None:
+    """Refuse a data argument that names nothing, without reading what it names."""
+    if source.startswith(_BUILTIN):
+        require_builtin(source.removeprefix(_BUILTIN).partition(":")[0])
+    else:
+        _path_and_split(source)
 
 
 def origin_of(source: str | Path) -> str:
@@ -81,6 +102,8 @@ def origin_of(source: str | Path) -> str:
 
 
 def _open(text: str, request: Request) -> Records:
+    if request.reading.groups_file is not None:
+        _require_image_files(text)
     if text.startswith(_BUILTIN):
         name, _, split = text.removeprefix(_BUILTIN).partition(":")
         _refuse_names(text, request)
@@ -91,19 +114,50 @@ def _open(text: str, request: Request) -> Records:
         return _brought_to(read_idx(path, part, classes=request.classes), request)
     if path.suffix == ".parquet" or (path.is_dir() and parquet_files(path)):
         return open_parquet(path, part, request)
+    if is_webdataset(path):
+        return open_webdataset(path, part, request)
     if path.is_dir():
-        request.progress.note(f"Looking through {path}")
-        found = survey(path if part is None else _split_folder(path, part))
-        kind = found.kind(request.reading.kind)
-        if kind == "images":
-            return open_folder(found, request)
-        return resolve(_READERS[kind])(found, request)  # type: ignore[no-any-return]
+        return _open_files(path, part, request)
     if path.suffix == ".npz":
-        pack = read_npz(path, part, labels=request.labels or "labels", groups=request.groups, classes=request.classes)
+        pack = read_npz(
+            path,
+            part,
+            labels=request.labels or "labels",
+            groups=request.groups,
+            classes=request.classes,
+            reading=request.reading,
+            needs_classes=request.needs_classes,
+        )
         return _brought_to(pack, request)
     raise InputError(
-        f"Cannot tell what {path} is. Expected an .npz pack, a .parquet file, or a folder of images, DICOM, NIfTI, IDX "
-        "or parquet."
+        f"Cannot tell what {path} is. Expected an .npz pack, a .parquet file, a WebDataset .tar, or a folder of "
+        "images, DICOM, NIfTI, IDX, parquet or tar shards."
+    )
+
+
+def _open_files(path: Path, part: str | None, request: Request) -> Records:
+    """A folder of files that are images, DICOM or NIfTI."""
+    request.progress.note(f"Looking through {path}")
+    found = survey(path if part is None else _split_folder(path, part))
+    kind = found.kind(request.reading.kind)
+    if kind == "images":
+        return open_folder(found, request)
+    if request.reading.groups_file is not None:
+        raise _no_owners(str(path))
+    return resolve(_READERS[kind])(found, request)  # type: ignore[no-any-return]
+
+
+def _require_image_files(text: str) -> None:
+    """Refuse `--groups-file` for anything but a folder of image files, whose paths it names."""
+    path = None if text.startswith(_BUILTIN) else _path_and_split(text)[0]
+    if path is None or not path.is_dir() or idx_splits(path) or parquet_files(path) or is_webdataset(path):
+        raise _no_owners(text)
+
+
+def _no_owners(source: str) -> InputError:
+    return InputError(
+        f"--groups-file is for folders of image files, and {source} is none. Name its own array, column or tag of "
+        "groups with --groups instead."
     )
 
 
@@ -147,6 +201,8 @@ def _split_folder(folder: Path, split: str) -> Path:
 
 
 def _refuse_names(source: str, request: Request) -> None:
-    for option, value in {"--labels": request.labels, "--groups": request.groups}.items():
+    findings = request.reading.findings
+    named = {"--findings": None if findings is None else ",".join(findings), "--uncertain": request.reading.uncertain}
+    for option, value in {"--labels": request.labels, "--groups": request.groups, **named}.items():
         if value is not None:
             raise InputError(f"{source} has one set of labels and no groups; {option} {value} does not apply.")

@@ -8,7 +8,7 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from veilset.core.errors import InputError
 from veilset.core.records import Rows
 from veilset.core.registry import unknown_name
-from veilset.data.archives.listing import Request
-from veilset.data.classes import index_labels
+from veilset.data.archives.listing import ONE_CLASS, Request
 from veilset.data.decoding import UndecodableError
+from veilset.data.findings import labelled
 from veilset.data.groups import checked_groups
 from veilset.data.guards import refuse_bomb
 from veilset.data.optional import require
@@ -37,18 +37,23 @@ def open_parquet(path: Path, split: str | None, request: Request) -> StreamedIma
     first = _open(files[0])
     image = _image_column(first.schema_arrow, files[0])
     label, groups = request.labels or "label", request.groups
-    values = _read_column(files, label)
-    indices, class_names = index_labels(values, request.classes, _feature_names(first.schema_arrow, label))
-    who = None if groups is None else checked_groups(_read_column(files, groups), len(indices))
+    if not request.needs_classes and label not in first.schema_arrow.names:
+        count = sum(_open(file).metadata.num_rows for file in files)
+        found = labelled(np.full(count, ONE_CLASS), None, reading=request.reading)
+    else:
+        values, names = _label_values(files, label, first.schema_arrow, request)
+        found = labelled(values, request.classes, names, request.reading)
+        count = len(values)
+    who = None if groups is None else checked_groups(_read_column(files, groups), count)[found.rows]
 
     def contents() -> Iterator[bytes]:
-        return _Rows(files, image, np.arange(len(indices))).contents()
+        return _Rows(files, image, found.rows).contents()
 
-    rows = request.limit.rows(indices, class_names, who, contents)
+    rows = request.limit.rows(found.labels, found.names, who, contents)
     return StreamedImages(
-        _Rows(files, image, rows),
-        indices[rows],
-        class_names,
+        _Rows(files, image, found.rows[rows]),
+        found.labels[rows],
+        found.names,
         None if who is None else who[rows],
         request.form,
         request.progress,
@@ -197,6 +202,7 @@ def _read_column(files: list[Path], name: str) -> NDArray[Any]:
         with _damage_named(file):
             column = opened.read(columns=[name]).column(0)
             values = column.to_pylist()
+            _refuse_ragged(values, name)
         if column.null_count:
             raise InputError(f"{column.null_count} records of {file} have no {name}. Remove them.")
         parts.append(np.array(values))
@@ -206,11 +212,45 @@ def _read_column(files: list[Path], name: str) -> NDArray[Any]:
     return joined
 
 
+def _refuse_ragged(values: list[Any], name: str) -> None:
+    lengths = {len(value) for value in values if isinstance(value, list)}
+    if len(lengths) > 1 or any(None in value for value in values if isinstance(value, list)):
+        raise InputError(
+            f"The lists of column {name!r} differ in length or have gaps. Write 0, 1 or -1 for each finding."
+        )
+
+
+def _label_values(
+    files: list[Path], label: str, schema: Any, request: Request
+) -> tuple[NDArray[Any], Sequence[str] | None]:
+    """One class for each record, or columns of findings: a list of them, or several columns that `findings` names."""
+    wanted = request.reading.findings
+    if wanted is None or _is_list(schema, label):
+        return _read_column(files, label), _feature_names(schema, label)
+    if request.labels is not None:
+        raise InputError(
+            f"Expected a list of findings in column {label!r}. Leave --labels out: --findings {','.join(wanted)} are "
+            "columns of their own."
+        )
+    columns = [_read_column(files, name) for name in wanted]
+    for name, column in zip(wanted, columns, strict=True):
+        if column.ndim != 1 or column.dtype.kind != "i":
+            raise InputError(f"Expected column {name!r} of 0 and 1 (-1 where uncertain), got {column.dtype}.")
+    return np.stack(columns, axis=1), wanted
+
+
+def _is_list(schema: Any, name: str) -> bool:
+    types = require("pyarrow").types
+    kind = schema.field(name).type if name in schema.names else None
+    return kind is not None and (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
 def _feature_names(schema: Any, label: str) -> list[str] | None:
-    """The class names that the `datasets` library stores beside a ClassLabel column."""
+    """The names that the `datasets` library stores beside a ClassLabel column; of findings, those of its columns."""
     try:
         stored = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-        names = stored["info"]["features"][label]["names"]
+        feature = stored["info"]["features"][label]
+        names = feature["names"] if "names" in feature else feature["feature"]["names"]
     except (ValueError, KeyError, TypeError):
         return None
     return [str(name) for name in names]

@@ -79,9 +79,9 @@ def check_channels(channels: int) -> None:
         raise InputError(f"Expected 1 channel (grey) or 3 (colour), got {channels}. Pass --channels 1 or 3.")
 
 
-def digest(image: Images, label: int) -> bytes:
-    """SHA-256 of one record's shape, label and pixels: its id, whatever else the set holds."""
-    header = np.array([*image.shape, label], "<i8").tobytes()
+def digest(image: Images, label: Any) -> bytes:
+    """SHA-256 of one record's shape, label (its class, or all its findings) and pixels: its id in any set."""
+    header = np.array([*image.shape, *np.atleast_1d(label)], "<i8").tobytes()
     return hashlib.sha256(header + image.tobytes()).digest()
 
 
@@ -92,5 +92,5 @@ def source_digest(image: NDArray[Any]) -> bytes:
 
 def digests(images: Images, labels: Labels) -> NDArray[np.uint8]:
     """(N, 32) `digest` of each record."""
-    joined = b"".join(digest(image, int(label)) for image, label in zip(images, labels, strict=True))
+    joined = b"".join(digest(image, label) for image, label in zip(images, labels, strict=True))
     return np.frombuffer(joined, np.uint8).reshape(len(images), 32)

@@ -101,7 +101,7 @@ class StreamedImages:
 
     @property
     def labels(self) -> Labels:
-        """The class of each image, 0..K-1."""
+        """The class of each image, 0..K-1, or its findings, (N, F) of 0 and 1."""
         return self._labels
 
     @property
@@ -136,7 +136,7 @@ class StreamedImages:
                 image = in_form(self._files.picture(at).pixels, self._form)
             except (OSError, UndecodableError) as error:
                 raise InputError(f"{self._files.name(at)} could be read at opening but not now: {error}.") from error
-            if digest(image, int(self._labels[row])) != self._digests[row].tobytes():
+            if digest(image, self._labels[row]) != self._digests[row].tobytes():
                 raise InputError(f"{self._files.name(at)} changed since it was opened. Open the source again.")
             images[place] = image
         return images
@@ -219,7 +219,7 @@ def _findings(files: Pictures, labels: Labels, form: Form, progress: Progress) -
         is_huge = plain.shape[0] * plain.shape[1] > _HUGE_PIXELS and image.size < plain.size
         return _Finding(
             (height, width, channels),
-            digest(image, int(labels[row])),
+            digest(image, labels[row]),
             source_digest(plain if picture.raw is None else picture.raw),
             kept=image if is_huge else None,
             found=(plain.shape[0], plain.shape[1], plain.shape[2]),

@@ -2,13 +2,14 @@
 
 from veilset.dpsgd.clipping import ClippedGradients, Mode
 from veilset.dpsgd.linear_head import LinearHeadGradients
-from veilset.dpsgd.passes import Loss
+from veilset.dpsgd.passes import FindingsLoss, Loss
 from veilset.dpsgd.settings import PrivateTraining
 from veilset.dpsgd.trainer import train_private
 from veilset.privacy.events import sampling_rate_for
 
 __all__ = [
     "ClippedGradients",
+    "FindingsLoss",
     "LinearHeadGradients",
     "Loss",
     "Mode",

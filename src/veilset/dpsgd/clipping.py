@@ -18,7 +18,7 @@ from veilset.dpsgd.exact import clip_factors, require_stabiliser
 from veilset.dpsgd.passes import Inputs, Loss, Route, run_pass
 from veilset.dpsgd.probe import equal_bits, made_up, probe, steady_bits
 from veilset.dpsgd.tape import Tape
-from veilset.privacy.shapes import fixed_batches
+from veilset.privacy.rows import fixed_batches
 
 Mode = Literal["flat", "automatic", "per_layer"]
 
@@ -38,6 +38,8 @@ class ClippedGradients:
         mode: "flat" scales down what is longer than `clip_norm`; "automatic" scales everything to g * C / (|g| +
             `stabiliser`) (Bu et al. 2022); "per_layer" clips each of the L modules with parameters to C / sqrt(L).
         keep_fraction: of each unit's gradient only this share of the coordinates, the largest, is kept before clipping.
+        keep_signs: k > 0 takes of each unit the signs of its k largest coordinates and nothing else (TOPAGG), each
+            C / sqrt(k) long: whatever the gradient is, the row has length at most C.
         copies: augmented copies of a unit; inputs then have units * copies rows, unit after unit, and the mean of a
             unit's gradients is clipped (De et al. 2022).
         max_rows: the most rows of a pass; None chooses by memory.
@@ -57,11 +59,13 @@ class ClippedGradients:
         *,
         mode: Mode = "flat",
         keep_fraction: float = 1.0,
+        keep_signs: int = 0,
         copies: int = 1,
         max_rows: int | None = None,
         stabiliser: float = 0.01,
     ) -> None:
         _check_settings(clip_norm, mode, keep_fraction, copies, max_rows, stabiliser)
+        _check_signs(keep_signs, mode, keep_fraction)
         named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
         if not named:
             raise InputError("Expected a model with trainable parameters, found none. Set requires_grad on some.")
@@ -70,7 +74,8 @@ class ClippedGradients:
         self.steps_done = 0
         self._loss, self._clip_norm, self._mode = loss, float(clip_norm), mode
         self._keep_fraction, self._copies, self._max_rows = keep_fraction, copies, max_rows
-        self._stabiliser = stabiliser
+        self._stabiliser, self._keep_signs = stabiliser, keep_signs
+        self._written_out = keep_fraction < 1 or keep_signs > 0
         owners = [name.rpartition(".")[0] for name, _ in named]
         layers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
         self._layer_of = torch.tensor([layers[owner] for owner in owners], device=self.parameters[0].device)
@@ -97,7 +102,7 @@ class ClippedGradients:
             public,
             targets,
             self._copies,
-            write_out=self._keep_fraction < 1,
+            write_out=self._written_out,
         )
         self._choose_shapes(public, targets, route, self._most_units(bytes_per_unit))
         self._route = route
@@ -106,7 +111,7 @@ class ClippedGradients:
         """How many units a pass holds: so many that a unit's bits do not depend on the others, nor on the shape."""
 
         def bits(units: int) -> list[Tensor] | None:
-            tape = Tape(self.parameters, units, write_out=self._keep_fraction < 1)
+            tape = Tape(self.parameters, units, write_out=self._written_out)
             return steady_bits(self.model, self._loss, tape, inputs, targets, self._copies, route)
 
         kept = None
@@ -154,9 +159,11 @@ class ClippedGradients:
 
     def _clipped_part(self, inputs: Inputs, targets: Tensor, real: int) -> Sequence[Tensor]:
         """The clipped sum of one pass, whose first `real` rows count."""
-        with Tape(self.parameters, len(targets) // self._copies, write_out=self._keep_fraction < 1) as tape:
+        with Tape(self.parameters, len(targets) // self._copies, write_out=self._written_out) as tape:
             losses = run_pass(self.model, self._loss, tape, inputs, targets, self._route or Route())
-            if self._keep_fraction < 1:
+            if self._keep_signs:
+                tape.put_back(_signs(tape.written_out(), self._keep_signs, self._clip_norm))
+            elif self._keep_fraction < 1:
                 tape.put_back(_compressed(tape.written_out(), self._keep_fraction))
             squares, gross = tape.squares()
             counts = torch.isfinite(losses).view(tape.units, -1).all(1) & torch.isfinite(squares.sum(0))
@@ -209,6 +216,25 @@ def _compressed(rows: Tensor, keep_fraction: float) -> Tensor:
         return torch.zeros_like(rows).scatter_(1, places, rows.gather(1, places))
     places = rows.abs().topk(width - kept, dim=1, largest=False, sorted=False).indices
     return rows.scatter_(1, places, 0.0)
+
+
+def _signs(rows: Tensor, kept: int, clip_norm: float) -> Tensor:
+    """The signs of each row's `kept` largest coordinates, of length `clip_norm` together where none is zero.
+
+    A row that is not finite stays so, and counts as zero like any other.
+    """
+    kept = min(kept, rows.shape[1])
+    places = rows.abs().topk(kept, dim=1, sorted=False).indices
+    signs = rows.gather(1, places).sign() * (clip_norm / math.sqrt(kept))
+    finite = torch.isfinite(rows).all(dim=1, keepdim=True)
+    return torch.where(finite, torch.zeros_like(rows).scatter_(1, places, signs), torch.nan)
+
+
+def _check_signs(keep_signs: int, mode: str, keep_fraction: float) -> None:
+    if keep_signs < 0:
+        raise InputError(f"Expected keep_signs >= 0, got {keep_signs}.")
+    if keep_signs and (mode != "flat" or keep_fraction < 1):
+        raise InputError("keep_signs is a rule of its own. Leave mode at flat and keep_fraction at 1.")
 
 
 def _check_settings(

@@ -1,7 +1,8 @@
-"""Softmax regression on fixed features: per-unit clipping that is exact and free.
+"""Softmax or sigmoid regression on fixed features: per-unit clipping that is exact and free.
 
 The gradient of one record is an outer product of its features and the error of its probabilities, so that its norm is
-the product of two lengths. No autograd is needed, and no per-record gradient is ever written out.
+the product of two lengths. Several findings per image have a sigmoid each, and all their errors are one vector. No
+autograd is needed, and no per-record gradient is ever written out.
 """
 
 import torch
@@ -11,7 +12,8 @@ from torch.nn import functional
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.settings import require_clip_norm
 from veilset.dpsgd.exact import clip_factors, in_double, require_stabiliser
-from veilset.privacy.shapes import fixed_batches
+from veilset.dpsgd.passes import FindingsLoss
+from veilset.privacy.rows import fixed_batches
 
 _ROWS = (256, 64, 16, 4, 1)  # of a pass: the first that leaves a row's bits alone
 
@@ -19,13 +21,22 @@ _ROWS = (256, 64, 16, 4, 1)  # of a pass: the first that leaves a row's bits alo
 class LinearHeadGradients:
     """Clipped sums for an `nn.Linear` under cross-entropy; the same results as `ClippedGradients`, sooner.
 
-    Targets are class numbers (b,) or probabilities (b, classes).
+    Targets are class numbers (b,) or probabilities (b, classes); with a `FindingsLoss`, zeros and ones (b, findings).
 
-    Privacy: as `ClippedGradients`: unit one record, add/remove-one, sensitivity `clip_norm`, rounding included; assumes
-    that a row of features depends on its own record only. A row that is not finite counts as zero.
+    Privacy: as `ClippedGradients`: unit one record, add/remove-one, sensitivity `clip_norm`, rounding included, over
+    all classes or findings together and whatever weights these have; assumes that a row of features depends on its own
+    record only. A row that is not finite counts as zero.
     """
 
-    def __init__(self, head: nn.Linear, clip_norm: float, *, automatic: bool = False, stabiliser: float = 0.01) -> None:
+    def __init__(
+        self,
+        head: nn.Linear,
+        clip_norm: float,
+        *,
+        loss: FindingsLoss | None = None,
+        automatic: bool = False,
+        stabiliser: float = 0.01,
+    ) -> None:
         require_clip_norm(clip_norm, "a linear head")
         require_stabiliser(stabiliser)
         if not all(value.requires_grad for value in head.parameters()):
@@ -35,6 +46,7 @@ class LinearHeadGradients:
         self.sensitivity = float(clip_norm)
         self.steps_done = 0
         self._automatic, self._stabiliser = automatic, stabiliser
+        self._loss = loss
         with torch.no_grad():
             self._rows = next(rows for rows in _ROWS if self._keeps_bits(rows))
 
@@ -61,7 +73,7 @@ class LinearHeadGradients:
 
     def _clipped_part(self, inputs: Tensor, targets: Tensor, real: int) -> list[Tensor]:
         """The clipped sums of one pass, whose first `real` rows count."""
-        errors = _errors(self.head(inputs), targets)
+        errors = self._errors(self.head(inputs), targets)
         has_bias = len(self.parameters) == 2
         lengths = inputs.double().square().sum(1) + (1.0 if has_bias else 0.0)
         squares = lengths * errors.double().square().sum(1)
@@ -78,12 +90,16 @@ class LinearHeadGradients:
         classes, width = self.head.weight.shape
         weight, some = (torch.randn(n, width, generator=coins, device="cpu").to(self.head.weight) for n in (classes, 3))
         bias = None if self.head.bias is None else weight[:, 0].clone()
-        targets = torch.zeros(rows, dtype=torch.int64, device=weight.device)
+        sides = () if self._loss is None else (classes,)
+        targets = torch.zeros(rows, *sides, dtype=torch.int64, device=weight.device)
         others = torch.arange(rows, device=weight.device) % 3
         alone, among = (
-            _errors(functional.linear(some[chosen], weight, bias), targets) for chosen in (others * 0, others)
+            self._errors(functional.linear(some[chosen], weight, bias), targets) for chosen in (others * 0, others)
         )
         return torch.equal(alone, alone[:1].expand_as(alone)) and torch.equal(alone[::3], among[::3])
+
+    def _errors(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return _errors(logits, targets) if self._loss is None else self._loss.errors(logits, targets)
 
 
 def _errors(logits: Tensor, targets: Tensor) -> Tensor:

@@ -32,6 +32,37 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, targets, reduction="none")
 
 
+@dataclass(frozen=True, eq=False)
+class FindingsLoss:
+    """One loss for each row: the binary cross-entropies of all findings, added up.
+
+    `weights` (2, F) multiply the loss of a finding that an image lacks (first row) or has (second); they are public or
+    follow from a noisy count. Whatever they are, a record's gradient over all findings is one vector with one clip.
+    """
+
+    weights: Tensor | None = None
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(b,) losses of logits (b, F) against zeros and ones (b, F)."""
+        wanted = targets.to(outputs)
+        losses = functional.binary_cross_entropy_with_logits(outputs, wanted, reduction="none")
+        rows: Tensor = (losses * self._weights_of(wanted)).sum(dim=1)
+        return rows
+
+    def errors(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The derivative by the logits, (b, F)."""
+        wanted = targets.to(logits)
+        errors: Tensor = (torch.sigmoid(logits) - wanted) * self._weights_of(wanted)
+        return errors
+
+    def _weights_of(self, wanted: Tensor) -> Tensor:
+        if self.weights is None:
+            return torch.ones_like(wanted)
+        without, having = self.weights.to(wanted)
+        chosen: Tensor = wanted * having + (1 - wanted) * without
+        return chosen
+
+
 def row_losses(model: nn.Module, loss: Loss, inputs: Inputs, targets: Tensor) -> Tensor:
     """(b,) the loss of each row; another shape raises."""
     losses = loss(model(*inputs), targets)

@@ -18,6 +18,9 @@ class PrivateTraining(Settings):
     clip_norm: float = setting(1.0, "L2 bound of one unit's gradient.", **CLIP_NORM)
     mode: Mode = setting("flat", "How gradients are clipped, as in `ClippedGradients`.")
     keep_fraction: float = setting(1.0, "Share of a gradient's coordinates that is kept.", above=0, most=1)
+    keep_signs: int = setting(
+        0, "Of a gradient only the signs of so many coordinates, the largest (TOPAGG); 0 keeps numbers.", least=0
+    )
     copies: int = setting(1, "Augmented copies of each unit, averaged before the clip.", least=1)
     max_rows: int | None = setting(None, "Most rows of one pass.", least=1)
     optimizer: Optimizer = setting("sgd", "What follows the noisy sums; `train_private` also takes a caller's own.")

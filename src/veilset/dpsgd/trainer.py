@@ -5,23 +5,23 @@ Each step asks the session for a noisy sum over a fresh Poisson sample; the call
 run's workspace whenever a lease of steps is used up, so that a run that was cut off goes on from there.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from veilset.core.errors import InputError
+from veilset.core.errors import InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.randomness import derive_seed
+from veilset.data.tensors import to_inputs
 from veilset.dpsgd.clipping import ClippedGradients
 from veilset.dpsgd.linear_head import LinearHeadGradients
-from veilset.dpsgd.passes import Loss, cross_entropy
+from veilset.dpsgd.passes import FindingsLoss, Loss, cross_entropy
 from veilset.dpsgd.settings import PrivateTraining
 from veilset.privacy.events import Event
-from veilset.privacy.rows import rows_of
+from veilset.privacy.rows import fixed_batches, random_images, rows_of
 from veilset.privacy.session import ClippedSum, GradientSteps, PerImage
-from veilset.privacy.shapes import fixed_batches
 from veilset.privacy.vault import PublicFacts
 from veilset.training.augment import augment, augment_width
 from veilset.training.settings import WeightAverage
@@ -30,6 +30,38 @@ Prepare = Callable[[Tensor], Tensor]
 """uint8 images (b, H, W, C) -> the model's inputs (b, ...), each from its own image alone."""
 
 _PREPARED_AT_ONCE = 64
+
+
+class Training(Protocol):
+    """What follows from noisy sums alone: weights, the state of an optimizer, averages."""
+
+    def state(self) -> Mapping[str, Any]:
+        """All that a resumed run needs to go on: tensors and plain data."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from such a state."""
+
+
+class PaidSteps(Protocol):
+    """What a loop needs of a session's `GradientSteps` or `Critics`, whose steps are paid for."""
+
+    @property
+    def total(self) -> int:
+        """All steps."""
+
+    @property
+    def steps_left(self) -> int:
+        """Those that are still to come."""
+
+    @property
+    def keeps_now(self) -> bool:
+        """Whether a state is to be kept now."""
+
+    def keep(self, state: Mapping[str, Any]) -> None:
+        """Keep it."""
+
+    def kept(self) -> dict[str, Any] | None:
+        """The last state that an earlier part of this run kept."""
 
 
 class GradientSession(Protocol):
@@ -75,20 +107,22 @@ def train_private(
     """Train `model` in place with the steps of `event` and return it. `loss` is cross-entropy per row unless given.
 
     `prepare` turns images into inputs (default: floats in [0, 1], channels first); a model that is one `nn.Linear`
-    under the default loss takes the fast path of linear_head.py. `features` are fixed numbers of each image, computed
-    once and kept inside the session; the model then reads them instead of images. `expected_batch` is the public number
-    to divide by, sampling rate times units unless given (a shard of the vault expects fewer). `after_step` sees the
-    model after each step, whose number counts from 1; that is post-processing.
+    under the default loss or a `FindingsLoss` takes the fast path of linear_head.py. `features` are fixed numbers of
+    each image, computed once and kept inside the session; the model then reads them instead of images. `expected_batch`
+    is the public number to divide by, sampling rate times units unless given (a shard of the vault expects fewer).
+    `after_step` sees the model after each step, whose number counts from 1; that is post-processing.
 
     Privacy: unit as in the vault; relation add/remove-one; sensitivity `training.clip_norm`; event `event`, as many
     Poisson-sampled Gaussians as it counts, paid before the first batch; assumes what `ClippedGradients` assumes, which
     is tried on random images first.
     """
-    if features is not None and (training.augmentation is not None or training.copies > 1):
-        raise InputError("Expected no augmentation and one copy with fixed features: there are no images to change.")
+    if features is not None and (prepare or training.augmentation is not None or training.copies > 1):
+        raise InputError(
+            "Expected no preparation, no augmentation and one copy with fixed features: they are not images."
+        )
     gradients = _gradients(model, loss, training)
-    prepare = prepare or (to_inputs if features is None else _as_they_are)
-    clip = _clipper(gradients, training, prepare)
+    prepare = prepare or to_inputs
+    clip = _clipper(gradients, training, prepare) if features is None else _clipper_of_rows(gradients)
     model.train()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, event.label))
@@ -98,22 +132,38 @@ def train_private(
         descent = _Descent(model, gradients.parameters, make(gradients.parameters), training, event.count)
         batch = expected_batch or event.sampling_rate * session.facts.units
         steps = session.gradient_steps(event, clip_norm=gradients.sensitivity, features=features)
-        steps.resume(descent)
+        resume(steps, descent)
         model.train()
-        for number in steps.each(descent, progress, event.label):
+        for number in each_step(steps, descent, progress, event.label):
             descent.follow([total.div_(batch) for total in steps.step(clip, draws=draws)], number)
             if after_step is not None:
                 after_step(number + 1, model)
         return descent.finished()
 
 
-def to_inputs(images: Tensor) -> Tensor:
-    """uint8 images (b, H, W, C) as floats in [0, 1], (b, C, H, W)."""
-    return images.permute(0, 3, 1, 2).to(torch.float32).mul_(1 / 255).contiguous()
+def resume(steps: PaidSteps, training: Training) -> bool:
+    """Load the last state that an earlier part of this run kept; False where there is none."""
+    state = steps.kept()
+    if state is not None:
+        training.load(state)
+    return state is not None
 
 
-def _as_they_are(rows: Tensor) -> Tensor:
-    return rows
+def each_step(steps: PaidSteps, training: Training, progress: Progress, name: str) -> Iterator[int]:
+    """The number of every step that is still to take, counted from 0 over the whole run; the caller takes it.
+
+    The state of `training` is kept when the steps say so. Steps that were leased and lost are not taken again.
+    """
+    with progress.task(name, steps.steps_left) as task:
+        while steps.steps_left:
+            left = steps.steps_left
+            yield steps.total - left
+            taken = left - steps.steps_left
+            if taken != 1:
+                raise VeilsetError(f"Expected one step of {name!r} in each turn of its loop, got {taken}. Report this.")
+            if steps.keeps_now:
+                steps.keep(training.state())
+            task.advance()
 
 
 class _Descent:
@@ -170,18 +220,26 @@ class _Descent:
 
 
 def _gradients(model: nn.Module, loss: Loss | None, training: PrivateTraining) -> Gradients:
-    plain = training.copies == 1 and training.keep_fraction == 1 and training.mode != "per_layer"
-    if type(model) is nn.Linear and loss is None and plain and all(p.requires_grad for p in model.parameters()):
-        return LinearHeadGradients(model, training.clip_norm, automatic=training.mode == "automatic")
+    whole = training.keep_fraction == 1 and not training.keep_signs
+    plain = training.copies == 1 and whole and training.mode != "per_layer"
+    known = loss if isinstance(loss, FindingsLoss) else None
+    if type(model) is nn.Linear and loss is known and plain and all(p.requires_grad for p in model.parameters()):
+        return LinearHeadGradients(model, training.clip_norm, loss=known, automatic=training.mode == "automatic")
     return ClippedGradients(
         model,
         loss or cross_entropy,
         training.clip_norm,
         mode=training.mode,
         keep_fraction=training.keep_fraction,
+        keep_signs=training.keep_signs,
         copies=training.copies,
         max_rows=training.max_rows,
     )
+
+
+def _clipper_of_rows(gradients: Gradients) -> ClippedSum:
+    device = gradients.parameters[0].device
+    return lambda rows, labels: gradients.sum(rows.to(device), labels.to(device))
 
 
 def _clipper(gradients: Gradients, training: PrivateTraining, prepare: Prepare) -> ClippedSum:
@@ -208,11 +266,10 @@ def _try_on_random_images(
     gradients: Gradients, training: PrivateTraining, prepare: Prepare, features: PerImage | None, facts: PublicFacts
 ) -> tuple[int, ...]:
     """Fail before anything is paid or read; the shape of one input."""
-    device, rows = gradients.parameters[0].device, 3 * training.copies
-    images = torch.randint(0, 256, (rows, *facts.shape), dtype=torch.uint8)
-    labels = torch.arange(rows) % facts.classes
+    device = gradients.parameters[0].device
+    images, labels = random_images(3 * training.copies, facts)
     with torch.no_grad():
-        inputs = prepare(images if features is None else rows_of(features, images, labels))
+        inputs = prepare(images) if features is None else rows_of(features, images, labels)
     gradients.check(inputs.to(device), labels.to(device))
     return tuple(inputs.shape[1:])
 

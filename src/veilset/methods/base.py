@@ -51,6 +51,8 @@ class MethodPlan(Plan):
     settings: Settings
     as_published: bool = False
     decided: Mapping[str, Decision] = field(default_factory=dict)
+    public_scale: int = 1
+    """How many times as large as private images public ones may be, where parts are cut from them."""
 
     def at_share(self, share: float) -> Self:
         """The same plan for a share of its privacy: a sum of noise s / sqrt(share) costs that share of one of s."""
@@ -67,14 +69,23 @@ class MethodPlan(Plan):
 
         return replace(self, **{field.name: quieter(getattr(self, field.name)) for field in fields(self)})
 
+    def public_weights(self) -> dict[str, str]:
+        """The published weights that its teachers, and plans inside it, make features of, and their SHA-256."""
+        parts = (getattr(self, field.name) for field in fields(self))
+        known: dict[str, str] = {}
+        for part in parts:
+            if isinstance(part, TeacherPlan):
+                known |= part.public_weights
+            elif isinstance(part, MethodPlan):
+                known |= part.public_weights()
+        return known
+
     def certified(self) -> dict[str, Any]:
         """The settings as ledger and certificate show them: with what the rules decided, without places on a disk.
 
-        A teacher on pretrained features adds their names and the hashes of their weights.
+        Pretrained features add their names and the hashes of their weights.
         """
-        parts = (getattr(self, field.name) for field in fields(self))
-        teachers = [part for part in parts if isinstance(part, TeacherPlan)]
-        weights = {name: sha256 for teacher in teachers for name, sha256 in teacher.public_weights.items()}
+        weights = self.public_weights()
         known = self.settings.plain() | {name: found.value for name, found in self.decided.items()}
         return known | ({"public_weights": weights} if weights else {})
 
@@ -141,12 +152,16 @@ class Method(ABC):
     """One algorithm: `configure`, then `plan`, then `fit`."""
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Counts up when the same settings and seed give other numbers; results of another version show as stale."""
     title: ClassVar[str]
     paper: ClassVar[str]
     claim_of_paper: ClassVar[str]
     """What of the paper's own claim holds, in one or two sentences; the method's page says the same."""
     guarantee: ClassVar[str]
     needs_public: ClassVar[bool] = False
+    takes_findings: ClassVar[bool] = False
+    """Whether images may have several findings; other methods need one class for each image."""
     releases: ClassVar[tuple[str, ...]] = ("images", "labels")
     settings_type: ClassVar[type[Settings]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}}
@@ -154,8 +169,12 @@ class Method(ABC):
     """Sizes that make any preset run in seconds on toy records."""
     forms: ClassVar[tuple[AuditForm, ...]] = ()
     """The forms that `veilset audit --method` tries to contradict, on the preset `fast`."""
+    any_number_of_images: ClassVar[bool] = True
+    """Whether a fit can be drawn from without end; if not, its images are a fixed set."""
     published_reason: ClassVar[str | None] = None
     """Why the published form has no guarantee; None when `--as-published` has nothing to offer."""
+    published_settings: ClassVar[Mapping[str, Any]] = {}
+    """What `--as-published` sets by itself, under the preset and the settings that are asked for."""
 
     def __init__(self, settings: Settings | None = None, *, as_published: bool = False) -> None:
         if as_published and self.published_reason is None:
@@ -182,8 +201,10 @@ class Method(ABC):
         for name in settings or {}:
             if name not in names:
                 raise unknown_name(f"setting of {cls.name}", name, names)
-        return cls(cls.settings_type(**{**presets[preset], **(settings or {})}), as_published=as_published)
+        chosen = {**(cls.published_settings if as_published else {}), **presets[preset], **(settings or {})}
+        return cls(cls.settings_type(**chosen), as_published=as_published)
 
+    @property
     def requires_public(self) -> bool:
         """Whether a run with these settings cannot do without public images; asked before anything is reserved."""
         return self.needs_public

@@ -21,7 +21,8 @@ VERSIONS: Mapping[str, int] = {
     "smooth_generator": 1,
     "dcgan_generator": 1,
     "resnet_generator": 1,
-    "style_generator": 1,  # the settings of its class; the next two alike
+    "style_generator": 1,  # the settings of its class; the next three alike
+    "sharpened_generator": 1,
     "eigen_generator": 1,
     "stylegan2_generator": 1,
     "latent_sampler": 1,  # generator (a description of its own), directions, components, draws

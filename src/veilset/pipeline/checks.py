@@ -9,37 +9,53 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.files import require_absent, require_room
-from veilset.core.records import Records
+from veilset.core.records import Labels, Records
 from veilset.privacy.account import Account
 from veilset.privacy.budget import Budget
 from veilset.privacy.vault import PublicFacts
 from veilset.release.layout import MOST_BYTES
 
 LEAST_PUBLIC = 10
+_SHOWN = 10
 _FEW_UNITS = 1000
 _LARGE_EPSILON = 10
 _WORKING_ROOM = 64 * 2**20  # for the ledger, paid results and weights
 
 
 def check_before_paying(
-    facts: PublicFacts, samples: int, *, workspace: Path, public: Records | None, out: Path | None = None
+    facts: PublicFacts,
+    samples: int,
+    *,
+    workspace: Path,
+    public: Records | None,
+    scale: int = 1,
+    out: Path | None = None,
+    in_units: bool = False,
 ) -> None:
-    """Refuse a run that could never end well, while that costs nothing."""
-    size = samples * (math.prod(facts.shape) + 4 * facts.classes + 8)
+    """Refuse a run that could never end well, while that costs nothing.
+
+    Public images are of the private ones' size, or `scale` times as large where a method cuts parts from them.
+    With `in_units` the run makes no images: units do, each in little memory and in a shard of its own.
+    """
+    size = 0 if in_units else samples * (math.prod(facts.shape) + 4 * facts.classes + 8)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 2 * size > memory:
         raise InputError(
             f"{samples:,} images need about {2 * size / 2**30:,.0f} GB of memory, and this machine has "
-            f"{memory / 2**30:,.0f}. Ask for fewer --samples. Nothing was charged."
+            f"{memory / 2**30:,.0f}. Ask for fewer --samples, or pass --sample-later. Nothing was charged."
         )
     if size > MOST_BYTES:
         raise InputError(
             f"{samples:,} images take {size / 2**30:,.1f} GB, and nobody could verify a release of more than "
-            f"{MOST_BYTES >> 30}. Ask for fewer --samples. Nothing was charged."
+            f"{MOST_BYTES >> 30} in one file. Pass --sample-later, or ask for fewer --samples. Nothing was charged."
         )
-    if public is not None and tuple(public.shape) != tuple(facts.shape):
+    height, width, channels = facts.shape
+    if public is not None and tuple(public.shape) not in (facts.shape, (scale * height, scale * width, channels)):
         wanted, found = ("x".join(map(str, shape)) for shape in (facts.shape, public.shape))
         raise InputError(
             f"Expected public images of {wanted} pixels like the private ones, got {found}. Pass --size to bring both "
@@ -56,13 +72,17 @@ def check_before_paying(
         require_room(out, size + _WORKING_ROOM)
 
 
-def early_warnings(facts: PublicFacts, budget: Budget) -> list[str]:
-    """What a person should know before the budget is spent; the certificate repeats it."""
+def warnings_of(facts: PublicFacts, budget: Budget, labels: Labels | None = None) -> list[str]:
+    """What a person should know before the budget is spent; the certificate repeats it, and adds what labels lack."""
     warnings = []
     if budget.epsilon > _LARGE_EPSILON:
         warnings.append(f"Epsilon {budget.epsilon:g} is large: the guarantee for one {facts.unit} is weak.")
     few = few_units(facts.unit, facts.units)
-    return warnings if few is None else [*warnings, few]
+    warnings += [] if few is None else [few]
+    if labels is None:
+        return warnings
+    counts = labels.sum(axis=0) if facts.findings else np.bincount(labels, minlength=facts.classes)
+    return [*warnings, *lacking_classes(facts, counts)]
 
 
 def few_units(unit: str, units: int) -> str | None:
@@ -70,6 +90,16 @@ def few_units(unit: str, units: int) -> str | None:
     if units >= _FEW_UNITS:
         return None
     return f"Only {units} {unit}s: at this size the noise may drown what there is to learn."
+
+
+def lacking_classes(facts: PublicFacts, counts: NDArray[np.int64]) -> list[str]:
+    """Classes that nothing was released of. Labels are released anyway, so this says nothing new."""
+    names = [name for name, count in zip(facts.class_names, counts, strict=False) if count == 0]
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    if facts.findings and names:
+        said = f"{len(names)} of {facts.classes} findings are likely in no released image (soft labels tell more)"
+        return [f"{said}: {shown}."]
+    return [f"{len(names)} of {facts.classes} classes have no released image: {shown}."] if names else []
 
 
 @contextmanager

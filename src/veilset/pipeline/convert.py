@@ -1,6 +1,6 @@
 """From a trained network to a release, without its training data: the conversion that DPDFD is named for.
 
-The network is either the student of a release of ours, or the user's own. What a release guarantees carries over, for
+The network is either a classifier of a release of ours, or the user's own. What a release guarantees carries over, for
 the new images are computed from it and from coins alone (post-processing): the new certificate repeats its ledger, and
 both releases together cost what the first did. Of the user's own network nobody here knows what it remembers, so the
 result has no guarantee and says so.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from veilset.core.errors import InputError, VerificationError
 from veilset.core.progress import SILENT, Progress
+from veilset.methods.shared.facts import require_square
 from veilset.privacy.vault import PublicFacts
 from veilset.release.certificate import Certificate
 from veilset.release.certifying import certify
@@ -24,11 +25,14 @@ from veilset.release.verify import verify_release
 if TYPE_CHECKING:
     from torch import nn
 
+    from veilset.pipeline.model_files import Declared
+
 _OWN_NETWORK = (
     "The teacher is a network of the user's own. Nobody here saw how it was trained, so nothing is known of what it "
     "tells about its training images."
 )
-_CARRIED_OVER = "Made from the student of another release by post-processing; the ledger is that release's."
+_CARRIED_OVER = "Made from a classifier of another release by post-processing; the ledger is that release's."
+_PARTS = ("teacher", "student")  # the better one first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +52,7 @@ class Conversion:
 def convert_release(
     path: Path, conversion: Conversion, progress: Progress = SILENT, *, public_key: Path | None = None
 ) -> Release:
-    """New images from the student of the release at `path`, under that release's certificate.
+    """New images from the teacher or student of the release at `path`, under that release's certificate.
 
     With a public key, its owner must have signed that release. Without one the claim is its publisher's, and whoever
     signs the new release signs a stranger's word.
@@ -60,28 +64,25 @@ def convert_release(
     if not found.ok:
         raise VerificationError(f"{path} does not verify, so nothing can be made of it. " + " ".join(found.problems))
     source = load_release(path)
-    if "student" not in source.models:
-        raise InputError(f"{path} holds no student to learn from. Take a release of dfd or pate.")
+    part = next((name for name in _PARTS if name in source.models), None)
+    if part is None:
+        raise InputError(f"{path} holds no classifier to learn from. Take a release of dfd, imgsyn, pate or pldk.")
+    require_square(source.certificate.facts)
     warnings = (*source.certificate.warnings, _CARRIED_OVER)
     certificate = dataclasses.replace(source.certificate, samples=conversion.samples, warnings=warnings, files={})
-    return _distil(source.model("student"), certificate, conversion, progress)
+    return _distil(source.model(part), certificate, conversion, progress)
 
 
-def convert_network(
-    weights: Path, network: str, facts: PublicFacts, conversion: Conversion, progress: Progress = SILENT
-) -> Release:
-    """Images from the user's own network: a safetensors file, and a network's name or `module:function`.
+def convert_network(path: Path, declared: "Declared", conversion: Conversion, progress: Progress = SILENT) -> Release:
+    """Images from the user's own network: a file of weights, and what is declared of it.
 
     Privacy: none, and the certificate says why. No record is read.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from veilset.pipeline.model_files import read_model
 
-    try:
-        teacher = _load(network, facts, load_file(weights))
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"Expected a safetensors file at {weights}: {error}.") from error
-    return _distil(teacher, _none(network, facts, conversion), conversion, progress)
+    teacher, facts, name = read_model(path, declared)
+    require_square(facts)
+    return _distil(teacher, _none(name, facts, conversion), conversion, progress)
 
 
 def _distil(teacher: "nn.Module", certificate: Certificate, conversion: Conversion, progress: Progress) -> Release:
@@ -89,7 +90,7 @@ def _distil(teacher: "nn.Module", certificate: Certificate, conversion: Conversi
     from veilset.methods.dfd.config import Dfd
     from veilset.methods.shared.data_free import DataFreeTraining
 
-    settings = Dfd.configure("paper", conversion.settings).settings
+    settings = Dfd.configure("conversion", conversion.settings).settings
     if settings.statistics_share:
         raise InputError("A conversion reads no records, so it has no statistics. Leave statistics_share out.")
     context = Context(seed=conversion.seed, device=conversion.device, progress=progress)
@@ -105,17 +106,6 @@ def _distil(teacher: "nn.Module", certificate: Certificate, conversion: Conversi
     )
 
 
-def _load(name: str, facts: PublicFacts, weights: "Mapping[str, object]") -> "nn.Module":
-    from veilset.models import build_network
-
-    network = build_network(name, shape=facts.shape, classes=facts.classes)
-    try:
-        network.load_state_dict(dict(weights))
-    except RuntimeError as error:
-        raise InputError(f"The weights are not those of {name} for {facts.classes} classes: {error}") from error
-    return network.eval().requires_grad_(False)
-
-
 def _none(network: str, facts: PublicFacts, conversion: Conversion) -> Certificate:
     """A certificate without a guarantee: a ledger that spent nothing, and the reason."""
     from veilset.privacy.ledger import Ledger
@@ -129,13 +119,4 @@ def _none(network: str, facts: PublicFacts, conversion: Conversion) -> Certifica
         ledger = Ledger.create(Path(folder) / "ledger.jsonl", header)
         lines = ledger.lines
         ledger.close()
-    return certify(
-        lines,
-        facts,
-        header["delta"],  # type: ignore[arg-type]
-        "dfd",
-        settings,
-        samples=conversion.samples,
-        seed=conversion.seed,
-        reasons=(_OWN_NETWORK,),
-    )
+    return certify(lines, samples=conversion.samples, reasons=(_OWN_NETWORK,))

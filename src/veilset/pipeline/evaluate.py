@@ -5,10 +5,12 @@ only parts that did without, or that were paid for.
 """
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from veilset.core.errors import InputError
@@ -16,12 +18,14 @@ from veilset.core.files import sha256_of
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Records
 from veilset.data.matching import in_class_order
+from veilset.data.subgroups import Subgroups
 from veilset.evaluate.similarity.features import extractor_named
 from veilset.evaluate.similarity.likeness import likeness
 from veilset.evaluate.utility import reference_scores
 from veilset.evaluate.utility.controls import control_scores
 from veilset.evaluate.utility.paid import paid_accuracy
 from veilset.evaluate.utility.students import require_same_kind
+from veilset.evaluate.utility.subgroups import scores_by
 from veilset.models import build_network
 from veilset.privacy.account import Account
 from veilset.privacy.vault import Unit, Vault
@@ -75,24 +79,35 @@ class Evaluation:
 
 
 def evaluate(
-    path: Path,
-    wanted: Evaluation,
+    path: str | Path,
+    wanted: Evaluation | None = None,
     *,
     test: Records,
     train: Records | None = None,
     public: Records | None = None,
+    by: Sequence[Subgroups] = (),
     progress: Progress = SILENT,
 ) -> dict[str, Any]:
     """Measure the release at `path` on real `test` images. The result is for the custodian, not for release.
 
     Args:
         path: the release.
-        wanted: what to measure.
+        wanted: what to measure; None is one student, as the release asks for it.
         test: real records that the release was not made from.
         train: the private records that it was made from: for fidelity, likeness and the ceiling.
         public: public images to compare with.
+        by: columns of the test set, each of whose values gets scores of its own.
         progress: is told work, never scores.
+
+    >>> import veilset as vs
+    >>> release = vs.Method("merf", epsilon=1.0, preset="smoke", samples=60).fit("builtin:digits:train")
+    >>> path = release.save("release")
+    >>> test = vs.open_images("builtin:digits:test")
+    >>> found = vs.evaluate("release", vs.Evaluation(students=("lenet",), epochs=1), test=test)
+    >>> found["test_images"], 0 <= found["accuracy"] <= 1
+    (359, True)
     """
+    path, wanted = Path(path), wanted or Evaluation()
     release = load_release(path)
     classes, names = release.certificate.facts.classes, release.certificate.facts.class_names
     test = in_class_order(test, names, "the test images")
@@ -103,12 +118,12 @@ def evaluate(
     height, width, channels = release.certificate.facts.shape
     extractor = extractor_named(wanted.extractor, channels, max(height, width))
     networks = wanted.names_for(release)
-    students = [
-        reference_scores.students(
-            release.images, release.labels, release.soft_labels, classes, test, wanted.run_of(name, release, progress)
-        ).to_json()
-        for name in networks
-    ]
+    students = []
+    for name in networks:
+        run = wanted.run_of(name, release, progress)
+        result = reference_scores.students(release.images, release.labels, release.soft_labels, classes, test, run)
+        seen = [one.probabilities for one in result.scores if one.probabilities is not None]
+        students.append(result.to_json() | ({"by": scores_by(by, test.labels, seen)} if by else {}))
     marks: list[dict[str, Any]] = []
     skipped: list[dict[str, str]] = []
     if wanted.wants_references:
@@ -119,11 +134,11 @@ def evaluate(
         teacher = _teacher_of(release, train, wanted.unit, wanted.run_of(networks[0], release, progress))
         for name in networks:
             controls += control_scores(release, teacher, test, wanted.run_of(name, release, progress))
-    scores, pictures = likeness(
-        release.images, release.labels, extractor, private=train, public=public, progress=progress
-    )
+    # Findings make no classes to compare images within, so all are one.
+    one_each = np.zeros(len(release), np.int64) if release.labels.ndim == 2 else release.labels
+    scores, pictures = likeness(release.images, one_each, extractor, private=train, public=public, progress=progress)
     # The first student's keys stand at the top, where scripts look for them.
-    result: dict[str, Any] = students[0] | {
+    measured: dict[str, Any] = students[0] | {
         "format": FORMAT,
         "release": identity(path, release),
         "students": students,
@@ -132,11 +147,11 @@ def evaluate(
         "reference_scores": marks,
         "reference_scores_skipped": skipped,
         "extractor": extractor.name,
-        "fidelity": [score.to_json() for score in scores],
+        "fidelity": [score.to_json() | {"extractor": extractor.name} for score in scores],
         "pictures": pictures,
         "not_for_release": True,
     }
-    return result
+    return measured
 
 
 def pay_for_accuracy(
@@ -155,6 +170,8 @@ def pay_for_accuracy(
     facts = release.certificate.facts
     test = in_class_order(test, facts.class_names, "the test images")
     require_same_kind(release.images, release.labels, release.soft_labels, facts.classes, test)
+    if facts.findings:
+        raise InputError("A paid accuracy is that of one class for each image, and the release has findings.")
     if len(wanted.students) > 1 or wanted.seeds > 1:
         raise InputError("A paid accuracy is that of one student with one seed. Leave --seeds out and name one.")
     (name,) = wanted.names_for(release)

@@ -20,22 +20,11 @@ from veilset.data.tally import Tally
 from veilset.evaluate.pictures import png_of, sample_grid
 from veilset.methods import METHODS
 from veilset.pipeline.checks import few_units
+from veilset.pipeline.costs import estimate
+from veilset.privacy.vault import PublicFacts
 
 COLUMNS = 12  # images of each class on the page
-# Processor seconds of a release of 10,000 images of 28x28 pixels in grey, default settings: README, "All methods".
-# latent and evolve need a public generator, whose training is not counted.
-SECONDS_AT_28 = {
-    "merf": 300,
-    "imgsyn": 215,
-    "dfd": 330,
-    "dpgan": 180,
-    "dpaf": 215,
-    "pldk": 155,
-    "pate": 290,
-    "sanitized_gan": 240,
-    "latent": 5,
-}
-_PIXELS_AT_28 = 28 * 28
+_TYPICAL_SAMPLES = 10_000
 _SHOWN_SIZES = 6
 
 
@@ -45,7 +34,7 @@ class Inspection:
 
     records: int
     shape: tuple[int, int, int]
-    classes: dict[str, int]  # name -> records
+    classes: dict[str, int]  # name of a class or finding -> records
     groups: dict[str, float] | None  # how many, and images for each: least, median, most
     unit: str
     units: int
@@ -54,6 +43,7 @@ class Inspection:
     ignored: dict[str, int]
     sizes: dict[str, int]  # as the files hold them -> images
     pixel_rules: dict[str, int]
+    findings: bool = False  # several of the classes may be true of one image
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     minutes: dict[str, float] = field(default_factory=dict)  # method -> rough time of a release
@@ -66,7 +56,7 @@ class Inspection:
 def inspect(records: Records) -> Inspection:
     """Look at records that were opened."""
     labels, groups = records.labels, records.groups
-    counts = np.bincount(labels, minlength=len(records.class_names))
+    counts = labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels, minlength=len(records.class_names))
     owned = None if groups is None else np.unique(groups, return_counts=True)[1]
     tally = getattr(records, "tally", None)
     tally = tally if isinstance(tally, Tally) else Tally(len(labels), sizes=Counter({records.shape: len(labels)}))
@@ -91,16 +81,32 @@ def inspect(records: Records) -> Inspection:
         sizes={"x".join(map(str, size)): count for size, count in tally.sizes.most_common(_SHOWN_SIZES)},
         pixel_rules=dict(tally.rules),
         notes=list(tally.said),
+        findings=labels.ndim == 2,
         warnings=_warnings(unit, units, counts, tally),
-        minutes=minutes_of(records.shape),
+        minutes=minutes_of(
+            PublicFacts(
+                units=units,
+                unit="record" if owned is None else "group",
+                shape=records.shape,
+                class_names=tuple(records.class_names),
+            )
+        ),
     )
 
 
-def minutes_of(shape: tuple[int, int, int]) -> dict[str, float]:
-    """Rough processor minutes of 10,000 images by each method that was measured: its time at 28 pixels, by area."""
-    height, width, channels = shape
-    factor = max(1.0, height * width * channels / _PIXELS_AT_28)
-    return {name: round(SECONDS_AT_28[name] * factor / 60, 1) for name in METHODS if name in SECONDS_AT_28}
+def minutes_of(facts: PublicFacts) -> dict[str, float]:
+    """Rough processor minutes of 10,000 images by each method that was measured (pipeline/costs.py)."""
+    kinds = {name: METHODS.get(name) for name in METHODS}
+    costs = {
+        name: estimate(
+            name,
+            "default",
+            facts,
+            _TYPICAL_SAMPLES if kind.any_number_of_images else kind.configure().default_samples(facts),
+        )
+        for name, kind in kinds.items()
+    }
+    return {name: round(cost.seconds / 60, 1) for name, cost in costs.items() if cost is not None}
 
 
 def _warnings(unit: str, units: int, counts: np.ndarray[Any, Any], tally: Tally) -> list[str]:
@@ -113,7 +119,7 @@ def _warnings(unit: str, units: int, counts: np.ndarray[Any, Any], tally: Tally)
     if unit == "record":
         warnings.append(
             "No groups are known: each image is protected alone, also where one person has several. Name them with "
-            "--groups, or with a column group."
+            "--groups-file PATIENTS.csv (path,group), with --groups, or with a column group."
         )
     if len(tally.sizes) > 1:
         warnings.append(f"The files hold images of {len(tally.sizes)} different sizes; all were brought to one.")
@@ -133,9 +139,10 @@ def write_page(path: Path, records: Records, found: Inspection) -> None:
     check_page(path)
     parts = []
     for label, name in enumerate(records.class_names):
-        rows = np.flatnonzero(records.labels == label)[:COLUMNS]
+        has = records.labels[:, label] == 1 if records.labels.ndim == 2 else records.labels == label
+        rows = np.flatnonzero(has)[:COLUMNS]
         if len(rows):
-            grid = sample_grid(records.read(rows), records.labels[rows], columns=COLUMNS, zoom=1)
+            grid = sample_grid(records.read(rows), np.full(len(rows), label), columns=COLUMNS, zoom=1)
             picture = base64.b64encode(png_of(grid)).decode()
             parts.append(
                 f"<h2>{html.escape(name)}: {found.classes[name]} records</h2>\n"

@@ -56,6 +56,12 @@ class Drawn:
 def draw(job: Job, facts: PublicFacts) -> Drawn:
     """Configure the method, verify what it builds upon, and plan. Reads no data."""
     method, budget = method_of(job), budget_of(job, facts)
+    if facts.findings and not method.takes_findings:
+        raise InputError(
+            f"{method.name} needs one class for each image, and these have {facts.classes} findings. Pass "
+            "--findings-as classes, which makes a class of each combination, or use --method imgsyn, merf, latent or "
+            "evolve."
+        )
     inputs = method.inputs()
     claims_dp = not job.as_published and job.insecure_seed is None
     plan = method.plan(facts, budget_with(budget, inputs, facts.unit, claims_dp=claims_dp))
@@ -65,7 +71,14 @@ def draw(job: Job, facts: PublicFacts) -> Drawn:
 
 
 def draw_plan(job: Job, facts: PublicFacts) -> MethodPlan:
-    """What the job would do and spend on a vault with these facts."""
+    """What the job would do and spend on a vault with these facts.
+
+    >>> import veilset as vs
+    >>> vault = vs.Vault.open("builtin:digits:train")
+    >>> plan = vs.plan(vs.Job(method="merf", epsilon=1.0), vault.facts)
+    >>> plan.budget.delta, len(plan.events) > 0
+    (1e-05, True)
+    """
     return draw(job, facts).plan
 
 

@@ -8,27 +8,28 @@ twice; a run that ends well leaves nothing but the release and its line in the a
 import dataclasses
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from veilset.core.errors import InputError
 from veilset.core.places import state_directory
 from veilset.core.progress import SILENT, Progress
-from veilset.core.records import Labels, Records
-from veilset.data.images import ImageSet
-from veilset.methods.base import Context, Method
-from veilset.pipeline.checks import charged, check_before_paying, early_warnings
-from veilset.pipeline.job import Job, draw
+from veilset.core.records import Labels
+from veilset.methods.base import Context, Fitted, Method
+from veilset.pipeline.checks import charged, check_before_paying, warnings_of
+from veilset.pipeline.job import Drawn, Job, draw, method_of
+from veilset.pipeline.public_images import PublicSource, public_records
 from veilset.privacy.account import Account
 from veilset.privacy.budget import Budget
+from veilset.privacy.ledger import Line
 from veilset.privacy.opening import account_of, opened
 from veilset.privacy.vault import Public, PublicFacts, Vault
+from veilset.release.about import About
+from veilset.release.certificate import Certificate
 from veilset.release.certifying import certify
-from veilset.release.format import Release
-
-_SHOWN = 10
+from veilset.release.format import Model, Release
 
 
 def run(
@@ -56,6 +57,64 @@ def run(
         out: where the release will be saved, if that is known: it is looked at before anything is paid.
         progress: where work is reported.
     """
+    with _fitted(
+        vault, job, workspace=workspace, public=public, account=account, resume=resume, out=out, progress=progress
+    ) as found:
+        samples = found.fitted.sample(found.count, job.seed)
+        certificate = found.certificate(len(samples.images), samples.labels)
+    return Release(
+        images=samples.images,
+        labels=samples.labels,
+        soft_labels=samples.soft_labels,
+        models=found.models(),
+        certificate=certificate,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """A fit whose plan is spent, and what its certificate is made of."""
+
+    job: Job
+    drawn: Drawn
+    facts: PublicFacts
+    fitted: Fitted
+    lines: list[Line]
+    count: int  # of images wanted
+
+    def certificate(self, samples: int, labels: Labels | None = None) -> Certificate:
+        """The certificate of a release of so many images, with these labels where they are made already."""
+        job, plan, reason = self.job, self.drawn.plan, self.drawn.method.published_reason
+        return certify(
+            self.lines,
+            samples=samples,
+            reasons=(reason,) if job.as_published and reason else (),
+            warnings=[
+                *warnings_of(self.facts, plan.budget, labels),
+                *(found.statement() for found in self.drawn.inputs),
+                *self.fitted.warnings(),
+            ],
+        )
+
+    def models(self) -> dict[str, Model]:
+        """Networks to publish."""
+        return {name: (model.weights, model.description) for name, model in self.fitted.models().items()}
+
+
+@contextmanager
+def _fitted(
+    vault: Vault,
+    job: Job,
+    *,
+    workspace: Path,
+    public: Public | None,
+    account: Account | None,
+    resume: bool,
+    out: Path | None,
+    progress: Progress,
+    in_units: bool = False,
+) -> Iterator[_Fit]:
+    """Plan, reserve, open the ledger, fit. What the block does with the fit is part of the run."""
     from veilset.privacy.noise import NoiseSource
     from veilset.privacy.processes import join_if_launched
     from veilset.training.threads import set_thread_count
@@ -67,9 +126,10 @@ def run(
     method, plan, header = drawn.method, drawn.plan, drawn.header
     _check_public(vault, method, public)
     count = job.samples or method.default_samples(vault.facts)
-    expected = early_warnings(vault.facts, plan.budget)
     if rank == 0:
-        check_before_paying(vault.facts, count, workspace=workspace, public=public, out=out)
+        check_before_paying(
+            vault.facts, count, workspace=workspace, public=public, scale=plan.public_scale, out=out, in_units=in_units
+        )
         account = account_of(vault, account, progress)
     progress = progress if rank == 0 else SILENT
     with (
@@ -89,31 +149,7 @@ def run(
         context = Context(seed=job.seed, device=job.device, progress=progress, workspace=workspace)
         fitted = method.fit(plan, opening.session, public, context)
         lines = opening.finished_lines()
-        samples = fitted.sample(count, job.seed)
-        certificate = certify(
-            lines,
-            vault.facts,
-            plan.budget.delta,
-            job.method,
-            header["settings"],
-            samples=len(samples.images),
-            seed=job.seed,
-            budget=plan.budget,
-            reasons=(method.published_reason,) if job.as_published and method.published_reason else (),
-            warnings=[
-                *expected,
-                *_lacking(vault.facts, samples.labels),
-                *(found.statement() for found in drawn.inputs),
-                *fitted.warnings(),
-            ],
-        )
-    return Release(
-        images=samples.images,
-        labels=samples.labels,
-        soft_labels=samples.soft_labels,
-        models={name: (model.weights, model.description) for name, model in fitted.models().items()},
-        certificate=certificate,
-    )
+        yield _Fit(job=job, drawn=drawn, facts=vault.facts, fitted=fitted, lines=lines, count=count)
 
 
 def publish(
@@ -125,6 +161,7 @@ def publish(
     account: Account,
     resume: bool = False,
     sign_key: Path | None = None,
+    about: About | None = None,
     progress: Progress = SILENT,
 ) -> Release | None:
     """Do the job and save its release at `out`, whole or not at all; then the run's folder beside it goes.
@@ -140,10 +177,58 @@ def publish(
     if rank_and_size()[0] != 0:
         return None
     with charged(account, job.epsilon, workspace):
-        release.save(out, sign_key=sign_key)
+        release.save(out, sign_key=sign_key, about=about)
     account.end(str(release.certificate.header["run"]))
     shutil.rmtree(workspace)
     return release
+
+
+def publish_for_sampling(
+    vault: Vault,
+    job: Job,
+    out: Path,
+    *,
+    public: Public | None = None,
+    account: Account,
+    resume: bool = False,
+    progress: Progress = SILENT,
+) -> Certificate | None:
+    """Do the job but for its images: `out` becomes a folder that `veilset sample` draws them from (pipeline/scale).
+
+    Under torchrun rank 0 saves it, and the other processes return None.
+    """
+    from veilset.pipeline.scale.run_folder import save_run
+    from veilset.privacy.processes import rank_and_size
+
+    if not method_of(job).any_number_of_images:
+        raise InputError(
+            f"{job.method} leaves a fixed set of images, so there is nothing to share out. Leave --sample-later out. "
+            "Nothing was charged."
+        )
+    if vault.facts.findings:
+        raise InputError(
+            "Shards hold one class for each image, not findings. Leave --sample-later out. Nothing was charged."
+        )
+    workspace = workspace_beside(out)
+    with _fitted(
+        vault,
+        job,
+        workspace=workspace,
+        public=public,
+        account=account,
+        resume=resume,
+        out=out,
+        progress=progress,
+        in_units=True,
+    ) as found:
+        certificate = found.certificate(found.count)
+        if rank_and_size()[0] == 0:
+            save_run(out, found.fitted, certificate, found.models())
+    if rank_and_size()[0] != 0:
+        return None
+    account.end(str(certificate.header["run"]))
+    shutil.rmtree(workspace)
+    return certificate
 
 
 def workspace_beside(out: Path) -> Path:
@@ -155,8 +240,8 @@ def synthesize(
     vault: Vault,
     *,
     method: str,
-    budget: Budget,
-    public: Records | Public | None = None,
+    budget: Budget | float,
+    public: PublicSource | None = None,
     account: Account | None = None,
     workspace: Path | None = None,
     resume: bool = False,
@@ -165,14 +250,41 @@ def synthesize(
 ) -> Release:
     """Make a release of `vault` in memory; save it with `release.save(path)`. `options` are the fields of `Job`.
 
-    It is paid from `account`, or from the one that is kept for the vault's source: the same that the command line
-    charges. A run that was cut off goes on with `resume`, in the same `workspace`.
+    A budget that is a number is an epsilon, with a safe delta for the number of records. Public images may be a path,
+    an array or what `open_images` gives. The run is paid from `account`, or from the one that is kept for the vault's
+    source: the same that the command line charges. A run that was cut off goes on with `resume`, in the same
+    `workspace`.
+
+    >>> import veilset as vs
+    >>> vault = vs.Vault.open("builtin:digits:train")
+    >>> release = vs.synthesize(vault, method="merf", budget=vs.Budget(1.0, 1e-5), preset="smoke", samples=60)
+    >>> release.certificate.guarantee, release.certificate.unit, len(release)
+    ('dp', 'record', 60)
     """
-    shared = None if public is None else vault.check_public(_in_shape(public, vault.facts), progress)
+    epsilon, delta = (budget.epsilon, budget.delta) if isinstance(budget, Budget) else (budget, None)
     try:
-        job = Job(method=method, epsilon=budget.epsilon, delta=budget.delta, **options)
+        job = Job(method=method, epsilon=epsilon, delta=delta, **options)
     except TypeError as error:
         raise InputError(f"{error}. Options: {', '.join(f.name for f in dataclasses.fields(Job))}.") from error
+    return synthesize_job(
+        vault, job, public=public, account=account, workspace=workspace, resume=resume, progress=progress
+    )
+
+
+def synthesize_job(
+    vault: Vault,
+    job: Job,
+    *,
+    public: PublicSource | None = None,
+    account: Account | None = None,
+    workspace: Path | None = None,
+    resume: bool = False,
+    progress: Progress = SILENT,
+) -> Release:
+    """Do the job in memory: what every call from Python comes to."""
+    shared = None
+    if public is not None:
+        shared = vault.check_public(public_records(public, vault.facts, progress), progress)
     place = workspace or state_directory() / "runs" / uuid.uuid4().hex
     payer = account_of(vault, account, progress)
     release = run(vault, job, workspace=place, public=shared, account=payer, resume=resume, progress=progress)
@@ -187,7 +299,7 @@ def _check_public(vault: Vault, method: Method, public: Public | None) -> None:
         raise InputError(
             "Expected public images that were compared with this vault. Pass public=vault.check_public(images)."
         )
-    if public is None and method.requires_public():
+    if public is None and method.requires_public:
         raise InputError(
             f"{method.name} with these settings needs public images. Pass --public, for example "
             "--public builtin:photos."
@@ -195,19 +307,3 @@ def _check_public(vault: Vault, method: Method, public: Public | None) -> None:
     within = method.public_pictures()
     if within is not None:
         vault.check_public(within)
-
-
-def _in_shape(public: Records | Public, facts: PublicFacts) -> Records | Public:
-    """Public images in memory, brought to the size and colours of the private ones."""
-    height, width, channels = facts.shape
-    if isinstance(public, ImageSet) and tuple(public.shape) != facts.shape and height == width:
-        return public.with_channels(channels).resize(height)
-    return public
-
-
-def _lacking(facts: PublicFacts, labels: Labels) -> list[str]:
-    """Classes that nothing was released of. Labels are released anyway, so this says nothing new."""
-    counts = np.bincount(labels, minlength=facts.classes)
-    names = [name for name, count in zip(facts.class_names, counts, strict=False) if count == 0]
-    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    return [f"{len(names)} of {facts.classes} classes have no released image: {shown}."] if names else []

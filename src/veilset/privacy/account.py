@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from veilset.core.errors import BudgetError, InputError
-from veilset.privacy.accounting import epsilon_of, fits_account, gaussian_epsilon
+from veilset.privacy.accounting import epsilon_of, gaussian_epsilon
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
+from veilset.privacy.filters import fits_account
 from veilset.privacy.ledger import CHAIN_START
 from veilset.privacy.state_file import Kind, StateFile
 from veilset.privacy.units import for_groups
@@ -36,6 +37,8 @@ _KIND = Kind(
             events TEXT NOT NULL, guarantee TEXT NOT NULL, unit TEXT NOT NULL, workspace TEXT NOT NULL,
             fingerprint TEXT NOT NULL, head TEXT NOT NULL, lines INTEGER NOT NULL, ended TEXT
         )""",
+        # That it is there says that the account's limit was judged with it from the first run on (filters.py).
+        "CREATE TABLE gaussian_filter (id INTEGER PRIMARY KEY CHECK (id = 1))",
     ),
 )
 _READ = (
@@ -62,11 +65,21 @@ class Reservation:
 
 
 class Account:
-    """The spending of one private dataset. The file is made when something is first written to it."""
+    """The spending of one private dataset. The file is made when something is first written to it.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = StateFile(path, _KIND)
+    >>> import veilset as vs
+    >>> account = vs.Account("account.sqlite")
+    >>> account.set_limit(vs.Budget(epsilon=2.0, delta=1e-5))
+    >>> vault = vs.Vault.open("builtin:digits:train")
+    >>> release = vs.Method("merf", epsilon=1.5, preset="smoke", samples=60).fit(vault, account=account)
+    >>> vs.Method("merf", epsilon=1.5, preset="smoke", samples=60).fit(vault, account=account)
+    Traceback (most recent call last):
+    veilset.core.errors.BudgetError: This run would overdraw ...
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._file = StateFile(self.path, _KIND)
 
     def make(self) -> None:
         """Make the file where there is none yet."""
@@ -94,23 +107,7 @@ class Account:
             reservations = _reservations(database)
             if any(r.run == run for r in reservations):
                 raise BudgetError(f"Run {run} has reserved its share in {self.path} already. Start a new run.")
-            limit, images = _limit(database), _images_per_group(database)
-            whole = _unit_of({r.unit for r in reservations} | {unit}, images)
-            if whole == "group" and images is None and {r.unit for r in reservations} | {unit} == {"record", "group"}:
-                raise InputError(_mixed(self.path, unit))
-            unbounded = guarantee != "dp" or any(r.guarantee != "dp" for r in reservations)
-            if limit and unbounded:
-                raise BudgetError(
-                    f"{self.path} has a limit, and a run without a guarantee would break it or has broken it. "
-                    "No data was read."
-                )
-            spent = [_counted(r.events, r.unit, whole, images) for r in reservations]
-            if limit and not fits_account(spent, _counted(plan.events, unit, whole, images), limit):
-                raise BudgetError(
-                    f"This run would overdraw {self.path}, whose limit is epsilon={limit.epsilon:g} at "
-                    f"delta={limit.delta:g} for each {whole}; {len(reservations)} run(s) have spent from it. "
-                    f"No data was read. See what is left with: veilset account {self.path}"
-                )
+            self._require_room(database, plan, guarantee, unit)
             database.execute(
                 "INSERT INTO reservation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, NULL)",
                 (
@@ -126,6 +123,33 @@ class Account:
                     fingerprint,
                     CHAIN_START,
                 ),
+            )
+
+    def check_room(self, plan: Plan, *, unit: Unit) -> None:
+        """Raise what `reserve` would raise now, and reserve nothing."""
+        epsilon_of(plan.events, plan.budget.delta)
+        with self._file.reading() as database:
+            self._require_room(database, plan, "dp", unit)
+
+    def _require_room(self, database: sqlite3.Connection, plan: Plan, guarantee: str, unit: Unit) -> None:
+        reservations = _reservations(database)
+        limit, images = _limit(database), _images_per_group(database)
+        whole = _unit_of({r.unit for r in reservations} | {unit}, images)
+        if whole == "group" and images is None and {r.unit for r in reservations} | {unit} == {"record", "group"}:
+            raise InputError(_mixed(self.path, unit))
+        unbounded = guarantee != "dp" or any(r.guarantee != "dp" for r in reservations)
+        if limit and unbounded:
+            raise BudgetError(
+                f"{self.path} has a limit, and a run without a guarantee would break it or has broken it. "
+                "No data was read."
+            )
+        spent = [_counted(r.events, r.unit, whole, images) for r in reservations]
+        counted, knows = _counted(plan.events, unit, whole, images), _knows_gaussians(database)
+        if limit and not fits_account(spent, counted, limit, knows_gaussians=knows):
+            raise BudgetError(
+                f"This run would overdraw {self.path}, whose limit is epsilon={limit.epsilon:g} at "
+                f"delta={limit.delta:g} for each {whole}; {len(reservations)} run(s) have spent from it. "
+                f"No data was read. See what is left with: veilset account {self.path}"
             )
 
     def resume(self, run: str, *, fingerprint: str, heads: Sequence[str]) -> None:
@@ -251,9 +275,12 @@ class Account:
         if any(r.guarantee != "dp" for r in runs):
             return 0.0
         spent = self._plans(runs)
+        with self._file.reading() as database:
+            knows = _knows_gaussians(database)
 
         def fits(noise_multiplier: float) -> bool:
-            return fits_account(spent, [Event(label="rest", noise_multiplier=noise_multiplier)], limit)
+            rest = [Event(label="rest", noise_multiplier=noise_multiplier)]
+            return fits_account(spent, rest, limit, knows_gaussians=knows)
 
         low, high = 1e-3, 1e6
         if not fits(high):
@@ -314,6 +341,12 @@ def _advance(database: sqlite3.Connection, run: str, old: str, new: str) -> bool
         (new, run, old),
     )
     return changed.rowcount == 1
+
+
+def _knows_gaussians(database: sqlite3.Connection) -> bool:
+    """Whether the account was opened with the Gaussian filter. A rule that changes on the way could pass the limit."""
+    found = database.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'gaussian_filter'")
+    return found.fetchone() is not None
 
 
 def _limit(database: sqlite3.Connection) -> Budget | None:

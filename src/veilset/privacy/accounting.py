@@ -313,35 +313,16 @@ def _bracket(cost: Callable[[float], float], epsilon: float) -> tuple[float, flo
     return (low, high) if low >= _LEAST_NOISE else (high, high)
 
 
-# Orders at which an account's running total may be judged. One is picked from the limit alone, before any run.
-_ORDERS = tuple(1 + x / 10 for x in range(1, 100)) + tuple(range(11, 64)) + (128, 256, 512, 1024)
+def gaussian_precision(events: Sequence[Event]) -> float | None:
+    """The mu^2 of the one Gaussian that these events amount to, for a record in the worst shards; None if any samples.
 
-
-def fits_account(spent: Sequence[Sequence[Event]], wanted: Sequence[Event], limit: Budget) -> bool:
-    """Whether an account that spent the plans `spent` may also spend `wanted`.
-
-    Plans follow one another, and people choose the next after seeing the last release. PLD composition is proved for
-    settings fixed in advance, so it prices the first plan of an account. From the second plan on, the total is kept in
-    Renyi DP at one order fixed by the limit, which holds under fully adaptive choice (Feldman and Zrnic 2021,
-    "Individual privacy accounting via a Renyi filter", Theorem 4.3).
+    Full sums of noise multipliers s_i are together 1/s-Gaussian-DP with 1/s^2 the sum of 1/s_i^2.
     """
-    if not spent:
-        return epsilon_of(wanted, limit.delta) <= limit.epsilon
-    order, allowance = _filter_order(limit)
-    total = sum(_worst_renyi(plan, order) for plan in (*spent, wanted))
-    return total <= allowance
+    if any(event.sampling_rate < 1.0 for event in events):
+        return None
+    return max((_split(world)[0] ** -2 for world in _worlds(events)), default=0.0)
 
 
-def _filter_order(limit: Budget) -> tuple[float, float]:
-    """The order whose allowance buys the most precise Gaussian, and that allowance in Renyi DP."""
-
-    def allowance(order: float) -> float:
-        # Conversion of Canonne, Kamath and Steinke 2020, Proposition 12, solved for the Renyi part.
-        return limit.epsilon - math.log1p(-1 / order) + math.log(limit.delta * order) / (order - 1)
-
-    best = max(_ORDERS, key=lambda order: allowance(order) / order)
-    return best, allowance(best)
-
-
-def _worst_renyi(events: Sequence[Event], order: float) -> float:
+def worst_renyi(events: Sequence[Event], order: float) -> float:
+    """What these events cost in Renyi DP at one order, for a record in the worst shards."""
     return max((float(_rdp_accountant(world, [order]).rdp[0]) for world in _worlds(events)), default=0.0)

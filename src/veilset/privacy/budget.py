@@ -19,6 +19,13 @@ class Budget:
 
     `carried` was spent already, by the runs whose releases enter this one. It counts: whoever fits noise to this budget
     gets what is left beside it (`accounting.calibrate`).
+
+    >>> import veilset as vs
+    >>> vs.Budget(epsilon=1.0, delta=1e-5).epsilon
+    1.0
+    >>> vs.Budget(epsilon=-1.0, delta=1e-5)
+    Traceback (most recent call last):
+    veilset.core.errors.InputError: Expected epsilon > 0, got -1.0. Common choices: 1 (strong) to 10 (weak).
     """
 
     epsilon: float
@@ -39,10 +46,18 @@ class Budget:
     @classmethod
     def for_units(cls, epsilon: float, delta: float | None, units: int, unit: str) -> "Budget":
         """The budget of a run on so many units, with the default delta where none is named."""
-        require_enough(units, unit)
-        budget = cls(epsilon, default_delta(units) if delta is None else delta)
-        budget.check_against(units)
+        budget = cls(epsilon, default_delta(max(units, LEAST_UNITS)) if delta is None else delta)
+        budget.require_fit(units, unit)
         return budget
+
+    def require_fit(self, units: int, unit: str) -> None:
+        """Refuse data so small that any noise that protects one unit drowns all, and a delta too large for it."""
+        if units < LEAST_UNITS:
+            raise InputError(
+                f"Expected at least {LEAST_UNITS} {unit}s, got {units}: noise that hides one of so few hides all. "
+                "Nothing was charged."
+            )
+        self.check_against(units)
 
     def check_against(self, units: int) -> None:
         """Refuse a delta so large that it would allow publishing some records outright."""
@@ -50,15 +65,6 @@ class Budget:
             raise InputError(
                 f"Expected delta={self.delta:g} < 1/{units} records. Pass --delta {default_delta(units):g}."
             )
-
-
-def require_enough(units: int, unit: str) -> None:
-    """Refuse data so small that any noise that protects one unit drowns all of them."""
-    if units < LEAST_UNITS:
-        raise InputError(
-            f"Expected at least {LEAST_UNITS} {unit}s, got {units}: noise that hides one of so few hides all. "
-            "Nothing was charged."
-        )
 
 
 def default_delta(units: int) -> float:

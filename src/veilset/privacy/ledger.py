@@ -162,9 +162,9 @@ class Ledger:
             self._append("carried", {"event": event.to_json()})
         check_chain(self._lines)
 
-    def lease(self, event: Event, steps: int) -> int:
-        """Record that `steps` more steps of the spent `event` are about to be taken."""
-        return self._append("lease", {"label": event.label, "shard": event.shard, "steps": steps})
+    def lease(self, event: Event, steps: int, line: int) -> int:
+        """Record that `steps` more steps of `event`, which `line` spent, are about to be taken."""
+        return self._append("lease", {"label": event.label, "shard": event.shard, "steps": steps, "line": line})
 
     @property
     def header(self) -> Mapping[str, Any]:

@@ -50,13 +50,18 @@ Owners = Callable[[], Sequence[bytes]]
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What is claimed of an exact sum: one unit moves each of its `parts` by at most `sensitivity` in L2."""
+    """What is claimed of an exact sum: one unit moves each of its `parts` by at most `sensitivity` in L2.
+
+    A sum `of_units` adds what each unit gives alone, whatever units are beside it. A sum of shards' answers does not:
+    there a unit changes what its shard says.
+    """
 
     step: float  # the grid's
     sensitivity: float
     noise_multiplier: float
     parts: int = 1
     event: Event | None = None
+    of_units: bool = True
 
 
 class NoiseSource:
@@ -175,13 +180,17 @@ class GridSum:
     ) -> "torch.Tensor":
         """The sum with noise, in float64.
 
-        `sensitivity` is how far one unit may move each of `parts` equal parts of the sum, each paid for on its own;
-        the clip norm unless said.
+        Each row is a unit's own, and may move the sum by the clip norm. Where rows are the answers of shards,
+        `sensitivity` says how far one unit may move each of `parts` equal parts of the sum, each paid for on its own.
         """
         from veilset.privacy.processes import release_to_all
 
-        sensitivity = self._clip_norm if sensitivity is None else sensitivity
         claim = Claim(
-            step=self._step, sensitivity=sensitivity, noise_multiplier=noise_multiplier, parts=parts, event=event
+            step=self._step,
+            sensitivity=self._clip_norm if sensitivity is None else sensitivity,
+            noise_multiplier=noise_multiplier,
+            parts=parts,
+            event=event,
+            of_units=sensitivity is None,
         )
         return release_to_all(self._total, claim, noise)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.privacy.account import Account
-from veilset.privacy.budget import require_enough
 from veilset.privacy.events import Event, Plan, source_of
 from veilset.privacy.ledger import Ledger, Line
 from veilset.privacy.sources import account_for, remember
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from veilset.privacy.session import Session
 
 LEDGER = "ledger.jsonl"
+
+_SHOWN = 60  # letters of a value in an error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,7 @@ def open_run(
         paid_as: where the plan is part of another reservation on this account, the name of that part, which is taken
             once; the run only gets its place there.
     """
-    require_enough(vault.facts.units, vault.facts.unit)
+    plan.budget.require_fit(vault.facts.units, vault.facts.unit)
     _check_declared(vault, account)
     fingerprint = vault.fingerprint()
     paid = replace(plan, events=() if paid_as else _unpaid(plan, header, account, vault.facts.unit))
@@ -207,14 +208,26 @@ def _resumed(
     kept = {name: value for name, value in ledger.header.items() if name != "run"}
     now = json.loads(json.dumps(header))
     if kept != now:
-        changed = sorted(name for name in {*now, *kept} if kept.get(name) != now.get(name))
         raise InputError(
-            f"The unfinished run in {workspace} has other {', '.join(changed)}. Resume it with the options it was "
-            "started with, or remove that folder to start anew; what it reserved stays spent."
+            f"The unfinished run in {workspace} has other {', '.join(_differences(kept, now))}. Resume it with the "
+            "options it was started with, or remove that folder to start anew; what it reserved stays spent."
         )
     run = str(ledger.header["run"])
     account.resume(run, fingerprint=fingerprint, heads=[line["hash"] for line in ledger.lines])
     return run
+
+
+def _differences(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is otherwise than at the start, as people said it: an option, then and now. The plan follows from these."""
+    found = []
+    for name in sorted({*kept, *now} - {"plan"}):
+        then, today = kept.get(name), now.get(name)
+        if isinstance(then, dict) and isinstance(today, dict):
+            pairs = [(key, then.get(key), today.get(key)) for key in sorted({*then, *today})]
+        else:
+            pairs = [(name, then, today)]
+        found += [f"{key} ({str(a)[:_SHOWN]} then, {str(b)[:_SHOWN]} now)" for key, a, b in pairs if a != b]
+    return list(dict.fromkeys(found)) or ["plan, though all options are the same: another version of Veilset began it"]
 
 
 def _check_declared(vault: Vault, account: Account) -> None:

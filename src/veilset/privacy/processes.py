@@ -41,6 +41,12 @@ def rank_and_size() -> tuple[int, int]:
     return 0, 1
 
 
+def wait_for_all() -> None:
+    """Go on when every process has come here."""
+    if rank_and_size()[1] > 1:
+        dist.barrier()
+
+
 def release_to_all(total: torch.Tensor, claim: Claim, noise: NoiseSource) -> torch.Tensor:
     """An exact sum in grid steps, of this process's units, as the noisy sum over all of them that every process gets.
 
@@ -66,8 +72,8 @@ class RunLedger(Protocol):
     def spend(self, event: Event) -> int:
         """Record that `event` is spent, durably."""
 
-    def lease(self, event: Event, steps: int) -> int:
-        """Record that steps of a spent event are about to be taken."""
+    def lease(self, event: Event, steps: int, line: int) -> int:
+        """Record that steps of an event that `line` spent are about to be taken."""
 
     @property
     def header(self) -> Mapping[str, Any]:
@@ -97,9 +103,9 @@ class SharedLedger:
         """Record that `event` is spent; no process goes on before that is durable."""
         return self._numbered(None if self._ledger is None else self._ledger.spend(event))
 
-    def lease(self, event: Event, steps: int) -> int:
+    def lease(self, event: Event, steps: int, line: int) -> int:
         """Record that steps are about to be taken; no process goes on before that is durable."""
-        return self._numbered(None if self._ledger is None else self._ledger.lease(event, steps))
+        return self._numbered(None if self._ledger is None else self._ledger.lease(event, steps, line))
 
     @property
     def header(self) -> Mapping[str, Any]:

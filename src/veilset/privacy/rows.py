@@ -1,23 +1,24 @@
 """Rows of numbers that depend on their own image to the last bit, and the clip that bounds them.
 
-The last bits of a network's answer change with the shape of the batch, and a search or a vote makes much of a last bit.
-So every call has one public shape: batches are filled up with black images. At that shape, a row could still depend on
-its place or, in a library that we do not know, on its company. Whether it does is tried on random public images, with
-the threads and the device of this run; if so, batches get smaller, down to one image.
+The last bits of a row's result may change with the number of rows beside it, because kernels are chosen by shape: one
+unit more would move the rows of all others, and a search or a vote makes much of a last bit. So a function that sees
+private rows is called with one public shape: the last batch is filled up with zeros, which for images is black, and
+what comes of those is dropped. At that shape, a row could still depend on its place or, in a library that we do not
+know, on its company. Whether it does is tried on random public images, with the threads and the device of this run; if
+so, batches get smaller, down to one image.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from veilset.core.errors import VeilsetError
-from veilset.privacy.shapes import fixed_batches
 from veilset.privacy.vault import PublicFacts
 
 PerImage = Callable[[Tensor, Tensor], Tensor]
-"""uint8 images (b, H, W, C) and labels (b,) -> one row of numbers per image (b, d)."""
+"""uint8 images (b, H, W, C) and labels (b,), or findings (b, F) -> one row of numbers per image (b, d)."""
 
 BATCH = 256  # images of one call
 LARGEST_NUMBER = 1e150  # of a row; its square and sums of squares are finite
@@ -55,7 +56,7 @@ def alone(per_image: PerImage, facts: PublicFacts, batch: int = BATCH) -> tuple[
 
 def require_alone(per_image: PerImage, facts: PublicFacts) -> int:
     """The width of `per_image`, which must give an image the same numbers, up to rounding, alone and beside others."""
-    images, labels = _random_images(3, facts)
+    images, labels = random_images(3, facts)
     with torch.no_grad():
         together = rows_of(per_image, images, labels)
         single = torch.cat([rows_of(per_image, images[i : i + 1], labels[i : i + 1]) for i in range(3)])
@@ -101,7 +102,7 @@ def squared_lengths(vectors: Tensor) -> Tensor:
 @torch.no_grad()
 def _width_if_alone(per_image: PerImage, facts: PublicFacts, size: int) -> int | None:
     """The width of the rows, if images get the same bits elsewhere in a batch of `size`, and beside others."""
-    images, labels = _random_images(size, facts)
+    images, labels = random_images(size, facts)
     rows = rows_of(per_image, images, labels)
     turn = size // 2 + 1 if size > 2 else 1  # two images change places
     turned = rows_of(per_image, images.roll(turn, 0), labels.roll(turn, 0)).roll(-turn, 0)
@@ -117,7 +118,35 @@ def _equal(first: Tensor, second: Tensor) -> bool:
     return bool(((first == second) | (first.isnan() & second.isnan())).all())
 
 
-def _random_images(count: int, facts: PublicFacts) -> tuple[Tensor, Tensor]:
+def random_images(count: int, facts: PublicFacts) -> tuple[Tensor, Tensor]:
+    """Images and labels to try a function with: classes in turn, or findings of which every image has some."""
     coins = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, *facts.shape), generator=coins, dtype=torch.uint8)
-    return images, torch.arange(count) % facts.classes
+    numbers = torch.arange(count)
+    if facts.findings:
+        return images, (numbers[:, None] + torch.arange(facts.classes)) % 2
+    return images, numbers % facts.classes
+
+
+def filled(rows: Tensor, size: int) -> Tensor:
+    """`rows` in new memory, followed by rows of zeros up to `size`."""
+    whole = rows.new_zeros(size, *rows.shape[1:])
+    whole[: len(rows)] = rows
+    return whole
+
+
+def fixed_batches(
+    sides: tuple[Tensor, ...], size: int, *, at_least_one: bool = False
+) -> Iterator[tuple[tuple[Tensor, ...], int]]:
+    """Batches of exactly `size` rows of tensors that belong together, and how many of the rows are real.
+
+    Of no rows at all there is no batch or, where somebody needs the shape of a result, one of zeros.
+    """
+    for start in range(0, max(len(sides[0]), int(at_least_one)), size):
+        parts = tuple(side[start : start + size] for side in sides)
+        yield tuple(filled(part, size) for part in parts), len(parts[0])
+
+
+def in_fixed_batches(function: Callable[..., Tensor], sides: tuple[Tensor, ...], size: int) -> Tensor:
+    """`function` of all rows, `size` at a time; of no rows at all, an empty result of the right shape."""
+    return torch.cat([function(*batch)[:real] for batch, real in fixed_batches(sides, size, at_least_one=True)])

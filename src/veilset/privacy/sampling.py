@@ -28,6 +28,8 @@ def owners_of(rows: UnitRows, units: Units) -> Owners:
 
 def poisson_sample(rows: UnitRows, units: Units, sampling_rate: float, noise: NoiseSource) -> Units:
     """Each of `units` independently with probability `sampling_rate`."""
+    if sampling_rate >= 1.0:
+        return units
     return units[noise.coins(len(units), sampling_rate, owners_of(rows, units))]
 
 

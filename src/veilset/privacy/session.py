@@ -44,11 +44,10 @@ class Session:
         workspace: Path | None = None,
         progress: Progress = SILENT,
     ) -> None:
-        plan.budget.check_against(vault.facts.units)
         self.facts: PublicFacts = vault.facts
         self.plan = plan
         self._rows = contents_of(vault)
-        self._units: Units = np.arange(self._rows.count)
+        self._units: Units = self._rows.units
         self._rank, self._size = rank_and_size()
         self._spending = Spending(plan, ledger, workspace, keeps=self._rank == 0)
         self._noise = noise
@@ -59,8 +58,9 @@ class Session:
     ) -> torch.Tensor:
         """The sum of `per_image` over the vault, or over a Poisson sample of it, with Gaussian noise.
 
-        Returns (d,) or, `by_class`, (classes, d) with each image's numbers in the row of its class. A group counts as
-        the average of its images. `batch` images are given to `per_image` at once, never more and never fewer.
+        Returns (d,) or, `by_class`, (classes, d) with each image's numbers in the row of its class; of findings, in the
+        rows of all that it has, which together are one vector with one clip. A group counts as the average of its
+        images. `batch` images are given to `per_image` at once, never more and never fewer.
 
         Privacy: unit as in the vault; relation add/remove-one; sensitivity `clip_norm` in L2 over the whole result (the
         contribution of a unit is clipped as one vector, whatever classes it touches); event one Gaussian with the noise

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,20 @@ from veilset.privacy.processes import RunLedger, bytes_from_first
 
 Place = tuple[str | None, int | None]
 """A partition and the number of one of its shards; None and None for the whole vault."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaidSteps:
+    """An event whose steps are paid for.
+
+    `line` is that of the ledger which paid, `begun` how many steps earlier parts of the run took, and `twins` how many
+    events of the same label and shard were paid before it.
+    """
+
+    event: Event
+    line: int
+    begun: int
+    twins: int
 
 
 class Spending:
@@ -39,8 +54,10 @@ class Spending:
             if line["kind"] == "spend"
         ]
         self._current = -1
+        self._steps_left: dict[int, int] = {}  # by the line that paid
         self.place: Place = (None, None)
         self._splits: dict[str, str] = {}
+        self._names: list[tuple[str, int | None]] = []
 
     def of_shards(self, partition: str, count: int, split: str) -> "list[Spending]":
         """The same spending, for the events of each shard of a partition.
@@ -82,26 +99,42 @@ class Spending:
         content = self._unsealed(kept, kept.read_bytes(), self._hash_of(line))
         return torch.from_numpy(np.load(BytesIO(content), allow_pickle=False))
 
-    def pay_steps(self, event: Event) -> int:
+    def pay_steps(self, event: Event) -> PaidSteps:
         """Spend an event of any count, whose steps are leased one chunk after another.
 
-        Returns how many of them were begun in earlier parts of this run.
+        A lease belongs to the line that paid: a plan may hold two events that are alike to the last number.
         """
-        self._spend(event)
-        leases = [line["body"] for line in self.ledger.lines if line["kind"] == "lease"]
-        return sum(int(b["steps"]) for b in leases if (b["label"], b["shard"]) == (event.label, event.shard))
+        line, is_new = self._spend(event)
+        leases = [] if is_new else [found["body"] for found in self.ledger.lines if found["kind"] == "lease"]
+        begun = sum(int(lease["steps"]) for lease in leases if self._is_of(lease, event, line))
+        self._steps_left[line] = max(0, event.count - begun)
+        self._names.append((event.label, event.shard))
+        return PaidSteps(event=event, line=line, begun=begun, twins=self._names.count(self._names[-1]) - 1)
 
-    def keep_state(self, event: Event, state: Mapping[str, Any]) -> None:
-        """Store what a resumed run goes on from between the steps of `event`."""
-        place = self._place_of_steps(event)
+    def lease(self, paid: PaidSteps, steps: int) -> None:
+        """Record, durably, that `steps` more of the paid steps are about to be taken; never more than were paid for.
+
+        This count is the spending's own: whoever takes the steps cannot take more by a mistake in theirs.
+        """
+        left = self._steps_left.get(paid.line, 0)
+        if not 1 <= steps <= left:
+            raise BudgetError(
+                f"{paid.event.label!r}: {left} paid steps are left, {steps} were asked. No data was read."
+            )
+        self._steps_left[paid.line] = left - steps
+        self.ledger.lease(paid.event, steps, paid.line)
+
+    def keep_state(self, paid: PaidSteps, state: Mapping[str, Any]) -> None:
+        """Store what a resumed run goes on from between the paid steps."""
+        place = self._place_of_steps(paid)
         if place is not None and self._keeps:
             content = BytesIO()
             torch.save({"state": dict(state)}, content)
             write_whole(place, self._sealed(content.getvalue(), place.name))
 
-    def kept_state(self, event: Event) -> dict[str, Any] | None:
+    def kept_state(self, paid: PaidSteps) -> dict[str, Any] | None:
         """The last state that an earlier part of this run kept; every process gets that of rank 0."""
-        place = self._place_of_steps(event)
+        place = self._place_of_steps(paid)
         here = place is not None and place.exists() and self._keeps
         content = bytes_from_first(place.read_bytes() if here and place is not None else b"")
         if not content:
@@ -171,8 +204,16 @@ class Spending:
             )
         return content
 
-    def _place_of_steps(self, event: Event) -> Path | None:
-        name = hashlib.sha256(f"{event.label}/{event.shard}".encode()).hexdigest()[:16]
+    @staticmethod
+    def _is_of(lease: Mapping[str, Any], event: Event, line: int) -> bool:
+        """Whether a lease is of the event that `line` paid for; older ledgers know labels and shards alone."""
+        if "line" in lease:
+            return bool(lease["line"] == line)
+        return (lease["label"], lease["shard"]) == (event.label, event.shard)
+
+    def _place_of_steps(self, paid: PaidSteps) -> Path | None:
+        twin = f"/{paid.twins}" if paid.twins else ""
+        name = hashlib.sha256(f"{paid.event.label}/{paid.event.shard}{twin}".encode()).hexdigest()[:16]
         return None if self._workspace is None else self._workspace / f"steps-{name}.pt"
 
     def _place(self, sequence: int) -> Path | None:

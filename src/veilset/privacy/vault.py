@@ -26,26 +26,33 @@ MOST_IMAGES_PER_GROUP = 256
 
 # The data layer lies above this one, so its functions are named and loaded on demand.
 _OPENER = "veilset.data.opening:open_images"
+_FROM_ARRAYS = "veilset.data.datasets:from_arrays"
+_FROM_DATASET = "veilset.data.datasets:from_dataset"
 _OVERLAP = "veilset.data.overlap:refuse_overlap"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublicFacts:
-    """What the custodian declares public about a vault; the certificate repeats it."""
+    """What the custodian declares public about a vault; the certificate repeats it.
+
+    With `findings`, each image has a zero or a one for every name instead of one class: labels are (n, names).
+    """
 
     units: int
     unit: Unit
     shape: tuple[int, int, int]
     class_names: tuple[str, ...]
+    findings: bool = False
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """The number of classes, or of findings."""
         return len(self.class_names)
 
     def to_json(self) -> dict[str, Any]:
-        """The facts as JSON-ready data."""
-        return asdict(self) | {"shape": list(self.shape), "class_names": list(self.class_names)}
+        """The facts as JSON-ready data; `findings` is said where there are any."""
+        plain = asdict(self) | {"shape": list(self.shape), "class_names": list(self.class_names)}
+        return plain if self.findings else {name: value for name, value in plain.items() if name != "findings"}
 
 
 class UnitRows:
@@ -54,8 +61,8 @@ class UnitRows:
     def __init__(self, records: Records, unit: Unit) -> None:
         count = len(records.labels)
         if unit == "record":
-            self.members: NDArray[np.int64] = np.arange(count)
             self.starts: NDArray[np.int64] = np.arange(count + 1)
+            self.members: NDArray[np.int64] = self.starts[:-1]  # the same numbers, held once: there may be millions
             self._names: NDArray[Any] | None = None
         else:
             if records.groups is None:
@@ -70,6 +77,11 @@ class UnitRows:
     def count(self) -> int:
         """The number of units."""
         return len(self.starts) - 1
+
+    @property
+    def units(self) -> NDArray[np.int64]:
+        """The numbers of all units."""
+        return self.members if self._names is None else np.arange(self.count)
 
     def of(self, unit: int) -> Rows:
         """The row numbers of one unit."""
@@ -86,6 +98,10 @@ class UnitRows:
     def read_units(self, units: NDArray[np.int64]) -> tuple[Images, Labels]:
         """Images and labels of these units, one unit after the other."""
         return self.read(self.of_all(units))
+
+    def own_id(self, unit: int) -> bytes:
+        """The stable id of one unit, as in `own_ids`."""
+        return bytes(self.records.digests()[unit]) if self._names is None else str(self._names[unit]).encode()
 
     def own_ids(self) -> list[bytes]:
         """A stable id for each unit that depends on nothing but that unit."""
@@ -127,7 +143,11 @@ class Vault:
         if rows.count == 0:
             raise InputError("Expected at least one record, found none.")
         self.facts = PublicFacts(
-            units=rows.count, unit=unit, shape=records.shape, class_names=tuple(records.class_names)
+            units=rows.count,
+            unit=unit,
+            shape=records.shape,
+            class_names=tuple(records.class_names),
+            findings=records.labels.ndim == 2,
         )
         _CONTENTS[self] = rows
 
@@ -136,8 +156,44 @@ class Vault:
         """Open a data argument (a folder, an npz pack, ...) as a vault; `options` are those of `open_images`.
 
         Who names groups means them: the unit is the group then, unless it is named, too.
+
+        >>> import veilset as vs
+        >>> vs.Vault.open("builtin:digits:train")
+        Vault(1438 records, 16x16x1, 10 classes, sealed)
         """
         records = resolve(_OPENER)(source, groups=groups, **options)
+        return cls(records, unit=unit or ("record" if records.groups is None else "group"))
+
+    @classmethod
+    def from_arrays(
+        cls, images: Any, labels: Any, *, class_names: Any = (), groups: Any = None, unit: Unit | None = None
+    ) -> "Vault":
+        """A vault of arrays: images (N, H, W[, C]), labels 0..K-1 and, where known, the group of each image.
+
+        >>> import numpy as np
+        >>> import veilset as vs
+        >>> images, labels = np.zeros((40, 16, 16), np.uint8), np.arange(40) % 2
+        >>> vs.Vault.from_arrays(images, labels, class_names=["healthy", "ill"])
+        Vault(40 records, 16x16x1, 2 classes, sealed)
+        >>> vs.Vault.from_arrays(images, labels, groups=np.arange(40) // 4)
+        Vault(10 groups, 16x16x1, 2 classes, sealed)
+        """
+        records = resolve(_FROM_ARRAYS)(images, labels, class_names=class_names, groups=groups)
+        return cls(records, unit=unit or ("record" if records.groups is None else "group"))
+
+    @classmethod
+    def from_dataset(cls, dataset: Any, *, unit: Unit | None = None, **options: Any) -> "Vault":
+        """A vault of a torch dataset of (image, label) or of a Hugging Face dataset, read into memory.
+
+        `options` are those of `veilset.data.datasets.from_dataset`: the names of the columns and of the classes.
+
+        >>> import numpy as np
+        >>> import veilset as vs
+        >>> pairs = [(np.full((16, 16), 9 * number, np.uint8), number % 2) for number in range(20)]
+        >>> vs.Vault.from_dataset(pairs)
+        Vault(20 records, 16x16x1, 2 classes, sealed)
+        """
+        records = resolve(_FROM_DATASET)(dataset, **options)
         return cls(records, unit=unit or ("record" if records.groups is None else "group"))
 
     def check_public(self, records: "Records | Public", progress: Progress = SILENT) -> "Public":
@@ -158,12 +214,13 @@ class Vault:
     def fingerprint(self) -> str:
         """A hash of all units, to know that a resumed run has the same data. It stays with the custodian."""
         rows = _CONTENTS[self]
-        ids, digests = rows.own_ids(), rows.records.digests()
-        units = sorted(
-            hashlib.sha256(ids[unit] + b"".join(sorted(map(bytes, digests[rows.of(unit)])))).digest()
-            for unit in range(rows.count)
-        )
-        return hashlib.sha256(b"".join(units)).hexdigest()
+        digests = rows.records.digests()
+        units = np.empty((rows.count, 32), np.uint8)
+        for unit in range(rows.count):  # one after the other: there may be millions
+            own = b"".join(sorted(map(bytes, digests[rows.of(unit)])))
+            units[unit] = np.frombuffer(hashlib.sha256(rows.own_id(unit) + own).digest(), np.uint8)
+        units.view("S32").sort(axis=0)
+        return hashlib.sha256(units.data).hexdigest()
 
     @property
     def origin(self) -> str | None:
@@ -177,8 +234,10 @@ class Vault:
         """
         records = _CONTENTS[self].records
         digests = getattr(records, "source_digests", records.digests)()  # records of one's own have one view
-        hashes = {hashlib.blake2b(bytes(digest), key=key, digest_size=8).digest() for digest in digests}
-        return np.sort(np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64))
+        hashes = np.empty((len(digests), 8), np.uint8)
+        for row, digest in enumerate(digests):
+            hashes[row] = np.frombuffer(hashlib.blake2b(bytes(digest), key=key, digest_size=8).digest(), np.uint8)
+        return np.unique(hashes.view("<u8")).astype(np.uint64)
 
     def most_images_of_a_group(self) -> int | None:
         """How many images the largest group has, where groups are known. It stays with the custodian."""
@@ -187,7 +246,8 @@ class Vault:
 
     def __repr__(self) -> str:
         height, width, channels = self.facts.shape
-        content = f"{self.facts.units} {self.facts.unit}s, {height}x{width}x{channels}, {self.facts.classes} classes"
+        what = "findings" if self.facts.findings else "classes"
+        content = f"{self.facts.units} {self.facts.unit}s, {height}x{width}x{channels}, {self.facts.classes} {what}"
         return f"Vault({content}, sealed)"
 
     def __reduce__(self) -> NoReturn:
@@ -200,21 +260,22 @@ class Vault:
 class Public:
     """Public images that were compared with one vault and hold none of its own; otherwise like other `Records`.
 
-    Only `Vault.check_public` makes one, so code that asks for this type gets no images that nobody compared.
+    Only `Vault.check_public` makes one, so code that asks for this type gets no images that nobody compared. (For a
+    federation's server, which has no vault, `compared_by_sites` does: every site compares them with its own.)
     """
 
     __slots__ = ("_records", "_vault")
 
-    def __init__(self, records: Compared, vault: Vault, token: object) -> None:
+    def __init__(self, records: Compared, vault: Vault | None, token: object) -> None:
         if token is not _PASSED:
             raise VeilsetError("Public images are made by vault.check_public(images), which compares them first.")
-        records.is_done = True
+        records.is_done = vault is not None
         self._records = records
-        self._vault = ref(vault)
+        self._vault = None if vault is None else ref(vault)
 
     def is_for(self, vault: Vault) -> bool:
         """Whether it was this vault, the very object, that the images were compared with."""
-        return self._vault() is vault
+        return self._vault is not None and self._vault() is vault
 
     def __len__(self) -> int:
         return len(self._records.labels)
@@ -254,6 +315,15 @@ class Public:
         return self._records.digests()
 
 
+def compared_by_sites(records: Records) -> Public:
+    """Public images for a federation's server. It is for no vault, so no run on a vault takes it.
+
+    Privacy: the server has no private records to compare with. A site compares the same images, which it knows by
+    their hash in the agreement, with its own vault before it joins.
+    """
+    return Public(Compared(records), None, _PASSED)
+
+
 def contents_of(vault: Vault) -> UnitRows:
     """The rows of a vault. For privacy/session.py alone; a test forbids every other import."""
     return _CONTENTS[vault]
@@ -267,6 +337,7 @@ def describe(facts: Mapping[str, Any]) -> PublicFacts:
             unit=facts["unit"],
             shape=(int(facts["shape"][0]), int(facts["shape"][1]), int(facts["shape"][2])),
             class_names=tuple(map(str, facts["class_names"])),
+            findings=facts.get("findings", False) is True,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise InputError(f"Not the public facts of a vault: {facts!r} ({error}).") from error

@@ -1,42 +1,49 @@
-"""card.md: a dataset card in the Hugging Face format, made from the certificate and from nothing else."""
+"""card.md: a dataset card in the Hugging Face format, made from the certificate and from the publisher's own words."""
 
 import json
 import math
 
+from veilset.release.about import UNSAID, About
+from veilset.release.card_forms import RELEASE, CardForm
 from veilset.release.certificate import Certificate
+from veilset.release.meaning import meaning_of
+from veilset.release.metadata.wording import LIMITS, NOT_COVERED, UNITS, rounded_up
 
 _SIZES = ((3, "n<1K"), (4, "1K<n<10K"), (5, "10K<n<100K"), (6, "100K<n<1M"), (7, "1M<n<10M"))
-_UNITS = {"record": "one image", "group": "one group (all images of one person, for example a patient)"}
 
 
-def card_text(certificate: Certificate) -> str:
-    """The card of a release."""
+def card_text(
+    certificate: Certificate,
+    about: About | None = None,
+    form: CardForm = RELEASE,
+    *,
+    has_soft_labels: bool = False,
+) -> str:
+    """The card of a release, or of one of its exports."""
+    about = About() if about is None else about
     parts = (
-        _front_matter(certificate),
-        "# Synthetic images",
-        _what(certificate),
+        _front_matter(certificate, about, form, has_soft_labels=has_soft_labels),
+        f"# {_plain(about.title)}",
+        _what(certificate, about),
         "## What is guaranteed",
         _guaranteed(certificate) if certificate.guarantee == "dp" else _not_guaranteed(certificate),
         *(["## Warnings", _bullets(certificate.warnings)] if certificate.warnings else []),
         "## How to load it",
-        _LOADING,
+        form.loading,
         *_training(certificate),
         "## How to verify it",
-        _VERIFYING[certificate.guarantee],
+        form.verifying(certificate.guarantee),
         "## Limits",
         _limits(certificate),
     )
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(certificate: Certificate) -> str:
-    # JSON texts are YAML texts, so names of any kind are quoted rightly.
-    names = [f"          '{i}': {_quoted(name)}" for i, name in enumerate(certificate.facts.class_names)]
+def _front_matter(certificate: Certificate, about: About, form: CardForm, *, has_soft_labels: bool) -> str:
     lines = [
         "---",
-        "license: other",
-        "license_name: to-be-chosen-by-the-publisher",
-        "pretty_name: Synthetic images",
+        *about.front_matter(),
+        f"pretty_name: {_quoted(about.title)}",
         "task_categories:",
         "- image-classification",
         "size_categories:",
@@ -46,21 +53,37 @@ def _front_matter(certificate: Certificate) -> str:
         "- image",
         "- veilset",
         *(["- differential-privacy"] if certificate.guarantee == "dp" else []),
-        "dataset_info:",
-        "  features:",
-        "  - name: image",
-        "    dtype: image",
-        "  - name: label",
-        "    dtype:",
-        "      class_label:",
-        "        names:",
-        *names,
+        *_configs(form),
+        *(_features(certificate, has_soft_labels=has_soft_labels) if form.has_columns else []),
         "privacy:",
         f"  guarantee: {certificate.guarantee}",
         *_privacy_fields(certificate),
         "---",
     ]
     return "\n".join(lines)
+
+
+def _features(certificate: Certificate, *, has_soft_labels: bool) -> list[str]:
+    # JSON texts are YAML texts, so names of any kind are quoted rightly.
+    names = [f"          '{i}': {_quoted(name)}" for i, name in enumerate(certificate.facts.class_names)]
+    of_classes = ["  - name: label", "    dtype:", "      class_label:", "        names:", *names]
+    of_findings = ["  - name: labels", "    list: uint8"]
+    return [
+        "dataset_info:",
+        "  features:",
+        "  - name: image",
+        "    dtype: image",
+        *(of_findings if certificate.facts.findings else of_classes),
+        *(["  - name: soft_label", "    list: float32"] if has_soft_labels else []),
+    ]
+
+
+def _configs(form: CardForm) -> list[str]:
+    """Which files are the data, so that Hugging Face `datasets` takes no other for it."""
+    if not form.data_files:
+        return []
+    paths = [f"    - {_quoted(path)}" for path in form.data_files]
+    return ["configs:", "- config_name: default", "  data_files:", "  - split: train", "    path:", *paths]
 
 
 def _privacy_fields(certificate: Certificate) -> list[str]:
@@ -75,24 +98,38 @@ def _privacy_fields(certificate: Certificate) -> list[str]:
     ]
 
 
-def _what(certificate: Certificate) -> str:
+def _what(certificate: Certificate, about: About) -> str:
     facts = certificate.facts
     height, width, channels = facts.shape
     classes = ", ".join(_plain(name) for name in facts.class_names)
     text = (
         f"{certificate.samples} synthetic images of {height} x {width} pixels with {channels} "
-        f"channel{'s' if channels > 1 else ''}, in {facts.classes} classes ({classes}). They stand in for a private "
+        f"channel{'s' if channels > 1 else ''}, {_labelled_as(certificate, classes)}. They stand in for a private "
         f"dataset that is not published. Made by the method `{_plain(certificate.method)}` of veilset "
         f"{_plain(certificate.versions.get('veilset', ''))} on {_plain(certificate.created)}."
+    )
+    text = (
+        f"{text}\n\nPublished by: {_plain(about.publisher or UNSAID)}. Of what: {_plain(about.description or UNSAID)}."
     )
     if certificate.guarantee == "none":
         return f"> **Warning: these images carry no privacy guarantee.** Treat them like the private data.\n\n{text}"
     return text
 
 
+def _labelled_as(certificate: Certificate, names: str) -> str:
+    facts = certificate.facts
+    if not facts.findings:
+        return f"in {facts.classes} classes ({names})"
+    return (
+        f"each with {facts.classes} findings ({names}), of which several may be true or none: `labels` has a zero or a "
+        "one for each, in this order, and `soft_labels`, where there are any, a probability"
+    )
+
+
 def _guaranteed(certificate: Certificate) -> str:
     epsilon, delta = certificate.epsilon or 0.0, certificate.delta or 0.0
-    whom = _UNITS[certificate.unit]
+    whom, meaning = UNITS[certificate.unit], meaning_of(certificate)
+    most = 100 if meaning is None else meaning.right_of_100
     return "\n\n".join(
         (
             f"**Differential privacy with epsilon = {rounded_up(epsilon)} and delta = {delta:g}**, "
@@ -101,8 +138,8 @@ def _guaranteed(certificate: Certificate) -> str:
             f"know whether it was used. Any conclusion that he can draw from this release is at most "
             f"e^epsilon = {_odds(epsilon)} times as likely as it would be had it not been used, and the other way "
             f"round, plus delta = {delta:g}; his odds improve by about that factor at best. If he could only toss a "
-            f"coin before, he is right at most {_best_guess(epsilon, delta)} of the time. The same holds for all "
-            f"that is ever computed from this release.",
+            f"coin before, he is right at most {most} times out of 100, by the ledger of what was read. The same holds "
+            f"for all that is ever computed from this release.",
             f"Epsilon was computed from the ledger of everything that was read from the private data "
             f"({certificate.facts.units} {certificate.unit}s, a number that is declared public); the ledger is in "
             "`certificate.json`.",
@@ -120,25 +157,18 @@ def _not_guaranteed(certificate: Certificate) -> str:
     )
 
 
-_LOADING = """```python
-import numpy as np
-pack = np.load("data.npz")              # images, labels and, where there are any, soft_labels
-
-import veilset as vs
-dataset = vs.load_release(".").torch()  # a torch Dataset of (image, soft label or class)
-```"""
-
-
 def _training(certificate: Certificate) -> list[str]:
     """What to train, and how on softened labels and with changes to images, where there are any."""
     said = []
     softness, changes = certificate.label_temperature, certificate.student_changes
+    if certificate.facts.findings:
+        said.append("Train with a binary cross-entropy for each finding: `sigmoid(logits)` against the soft labels.")
     if certificate.student_network is not None:
         said.append(
             f"Recommended network: `{_plain(certificate.student_network)}` of veilset, which `veilset train` takes "
             "unless told otherwise. Any other can be trained on these images, too."
         )
-    if softness != 1:
+    if softness != 1 and not certificate.facts.findings:
         said.append(
             f"Soft labels are those of a temperature of {softness:g}. Train with the cross-entropy between them and "
             f"`softmax(logits / {softness:g})`: a network is then as sure of itself as the teacher was. Without the "
@@ -153,49 +183,18 @@ def _training(certificate: Certificate) -> list[str]:
     return said
 
 
-_VERIFYING = {
-    "dp": "`veilset verify DIRECTORY` computes the privacy loss from the ledger again, with two accountants, and "
-    "checks every file against the certificate. Add `--key PUBLIC_KEY` with the publisher's key, which you have from "
-    "elsewhere, to know who signed it: without a key, a forger who made every hash fit again goes unnoticed.",
-    "none": "`veilset verify DIRECTORY` checks every file against the certificate. It cannot add the "
-    "guarantee that is missing.",
-}
-
-
 def _limits(certificate: Certificate) -> str:
-    points = [
-        "Synthetic images are not evidence: do not draw conclusions about single people or rare cases from them.",
-        "What the private data teaches about everyone (for example that a sign goes with a disease) is kept on "
-        "purpose, and may hurt people who were not in it.",
-    ]
+    points = [*LIMITS]
     if certificate.guarantee == "dp":
-        points = [
-            "The number of records, the image shape and the class names are declared public and not protected.",
-            f"The guarantee is for {_UNITS[certificate.unit]}. People with more than that in the data, and records "
-            "that depend on each other (relatives, repeated scans), are protected less.",
-            "Settings that somebody tuned by hand on the private data, and whatever else was published from the same "
-            "data, are not in this epsilon.",
-            *points,
-        ]
-    return _bullets(points) + '\n\nMore on this: docs/sharp_edges.md of veilset, "what the guarantee does not cover".'
-
-
-def rounded_up(value: float, digits: int = 4) -> str:
-    """A number in `digits` digits that is never below the value it stands for."""
-    if value <= 0:
-        return "0"
-    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return f"{math.ceil(value / step - 1e-9) * step:.{digits}g}"
+        points = [f"The guarantee is for {UNITS[certificate.unit]}.", *NOT_COVERED, *points]
+    return (
+        _bullets(points)
+        + '\n\nMore on this: docs/explanation/sharp_edges.md of veilset, "what the guarantee does not cover".'
+    )
 
 
 def _odds(epsilon: float) -> str:
     return rounded_up(math.exp(epsilon), 3) if epsilon < 15 else "more than a million, which is hardly a limit"
-
-
-def _best_guess(epsilon: float, delta: float) -> str:
-    # Kairouz, Oh and Viswanath 2015, Theorem 2.1: the best test between two neighbours at even prior odds.
-    share = (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
-    return f"{math.ceil(min(share, 1.0) * 1000 - 1e-9) / 10:g} %"
 
 
 def _yaml_number(value: float) -> str:

@@ -174,8 +174,9 @@ def _check_facts(content: Mapping[str, Any]) -> None:
         and all(0 < size <= LONGEST_SIDE for size in facts["shape"])
         and _is_list_of(facts.get("class_names"), str)
         and len(facts["class_names"]) > 0
+        and facts.get("findings", True) is True
     )
-    _require(plain, "declared_public", "units, unit, shape and class_names")
+    _require(plain, "declared_public", "units, unit, shape and class_names (and findings: true, where it is there)")
     _require(facts["unit"] == content["unit"], "unit", f"{facts['unit']!r} as in declared_public")
     _require(content["relation"] == RELATION, "relation", RELATION)
 

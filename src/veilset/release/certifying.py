@@ -14,10 +14,8 @@ from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
 from veilset.privacy.ledger import Line, check_chain
-from veilset.privacy.vault import PublicFacts
 from veilset.release.certificate import N_IS_PUBLIC, Certificate
 from veilset.release.redaction import redact, redact_ledger
-from veilset.release.strict_json import normalised
 
 SECURE_NOISE = "os-entropy"
 OF_OTHERS = "The publisher declares that it is of other people; what it cost them is not counted here."
@@ -29,55 +27,51 @@ SEEDED_REASON = (
 
 def certify(
     ledger_lines: Sequence[Line],
-    facts: PublicFacts,
-    delta: float,
-    method: str,
-    settings: Mapping[str, Any],
     *,
     samples: int,
-    seed: int | None = None,
-    budget: Budget | None = None,
     reasons: Sequence[str] = (),
     warnings: Sequence[str] = (),
     created: str | None = None,
 ) -> Certificate:
-    """The certificate of a run; `reasons` say why it has no guarantee, e.g. that it ran as published.
+    """The certificate of a run, which repeats what the first line of its ledger says of it.
 
-    Privacy: the stated epsilon is that of the ledger's events by PLD at `delta`, unit as in `facts`, relation
-    add/remove-one. Seeded noise or any reason makes the guarantee `none`, and then no epsilon is kept anywhere.
+    `reasons` say why it has no guarantee, e.g. that it ran as published.
+
+    Privacy: the stated epsilon is that of the ledger's events by PLD at the ledger's delta, unit as in its facts,
+    relation add/remove-one. Seeded noise or any reason makes the guarantee `none`, and then no epsilon is kept
+    anywhere.
     """
     lines = list(ledger_lines)
     events = check_chain(lines)
-    declared, shown = facts.to_json(), _plain(settings)
-    _require_same_run(lines, {"facts": declared, "delta": delta, "method": method, "settings": shown, "seed": seed})
+    header = _header(lines)
+    facts, delta = header["facts"], header["delta"]
     problems = ledger_problems(lines, events)
     if problems:
         raise VerificationError(" ".join(problems))
-    if lines[0]["body"].get("as_published") and not reasons:
+    if header.get("as_published") and not reasons:
         raise VerificationError("The run was as published, so its certificate has to say why that has no guarantee.")
-    reasons = [*reasons, *([SEEDED_REASON] if lines[0]["body"]["noise"] != SECURE_NOISE else [])]
+    reasons = [*reasons, *([SEEDED_REASON] if header["noise"] != SECURE_NOISE else [])]
     epsilon = pld = rdp = None
     if not reasons:
-        Budget(1.0, delta).check_against(facts.units)
+        Budget(1.0, delta).check_against(facts["units"])
         pld, rdp = epsilon_of(events, delta, "pld"), epsilon_of(events, delta, "rdp")
         epsilon = pld
         if not (math.isfinite(pld) and math.isfinite(rdp)):
             raise InputError(f"The ledger has no finite epsilon at delta={delta:g}. Choose a larger --delta.")
-    asked = None if budget is None or reasons else {"epsilon": budget.epsilon, "delta": budget.delta}
     # Nothing that names an epsilon may stay when it protects nothing.
     clean = redact if reasons else _unchanged
     return Certificate(
         guarantee="none" if reasons else "dp",
         epsilon=epsilon,
         delta=None if reasons else delta,
-        unit=facts.unit,
-        declared_public=clean(declared | {"statement": N_IS_PUBLIC}),
+        unit=facts["unit"],
+        declared_public=clean(facts | {"statement": N_IS_PUBLIC}),
         ledger=tuple(redact_ledger(lines) if reasons else lines),
         accountant={"pld": pld, "rdp": rdp},
-        method=method,
-        settings=clean(shown),
-        seed=seed,
-        budget=asked,
+        method=header["method"],
+        settings=clean(header["settings"]),
+        seed=header["seed"],
+        budget=None if reasons else header.get("budget"),
         samples=samples,
         versions=_versions(),
         reasons=tuple(map(clean, reasons)),
@@ -135,24 +129,17 @@ def input_problems(certificate: Certificate, events: Sequence[Event]) -> list[st
     return problems
 
 
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as JSON gives them back; what JSON cannot hold raises."""
-    try:
-        plain: dict[str, Any] = normalised(settings)
-    except InputError as error:
-        raise InputError(f"The settings cannot go into a certificate. {error}") from error
-    return plain
-
-
-def _require_same_run(lines: Sequence[Line], claimed: Mapping[str, Any]) -> None:
+def _header(lines: Sequence[Line]) -> Mapping[str, Any]:
+    """What the first line says of the run, which must be all that a certificate repeats."""
     if not lines:
         raise VerificationError("The ledger holds no lines, so there is no run to certify.")
-    header = lines[0]["body"]
-    for name, value in claimed.items():
-        if header.get(name) != value:
-            raise VerificationError(f"Expected {name} as in the ledger's header, {header.get(name)!r}, got {value!r}.")
+    header: Mapping[str, Any] = lines[0]["body"]
+    missing = [name for name in ("facts", "delta", "method", "settings", "seed") if name not in header]
+    if missing:
+        raise VerificationError(f"The ledger's header does not say {', '.join(missing)} of its run.")
     if header.get("noise") not in (SECURE_NOISE, "seeded"):
         raise VerificationError(f"The ledger says that its noise is {header.get('noise')!r}, which is unknown.")
+    return header
 
 
 def _unchanged(data: Any) -> Any:

@@ -9,7 +9,7 @@ from veilset.release.pack import SoftLabels
 
 
 class ReleaseDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Pairs of an image, float (C, H, W) in 0..1, and its soft label (K,), or its class where there is none."""
+    """Pairs of an image, float (C, H, W) in 0..1, and its soft label (K,), or its class or findings without one."""
 
     def __init__(self, images: Images, labels: Labels, soft_labels: SoftLabels | None) -> None:
         self._images = images

@@ -1,22 +1,29 @@
 """The release: images, labels, optional networks and the certificate, in memory and as a directory."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from veilset.core.errors import InputError, VerificationError
-from veilset.core.files import require_absent, sha256_of, whole_directory
+from veilset.core.files import require_absent, save_tensors, sha256_of, whole_directory
 from veilset.core.records import Images, Labels
 from veilset.release import layout, strict_json
+from veilset.release.about import About, about_of
 from veilset.release.card import card_text
+from veilset.release.card_forms import RELEASE, CardForm
 from veilset.release.certificate import Certificate, read_certificate
+from veilset.release.manifest import read_manifest
+from veilset.release.metadata.croissant import NPZ, DataFile, croissant
+from veilset.release.metadata.label import label_text
 from veilset.release.pack import Pack, SoftLabels, pack_problems, read_pack, write_pack
 from veilset.release.redaction import redact
+from veilset.release.sharded import data_file, read_sharded, shard_problems
 from veilset.release.signing import load_private_key, signature_file
 
 if TYPE_CHECKING:
     import torch
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from veilset.release.dataset import ReleaseDataset
 
@@ -31,13 +38,13 @@ class Release:
     """What is published. Arrays are read only; soft labels, where there are any, are those of the 8-bit images."""
 
     images: Images  # (N, H, W, C)
-    labels: Labels  # (N,)
+    labels: Labels  # (N,), or findings (N, K) of zeros and ones
     certificate: Certificate
     soft_labels: SoftLabels | None = None  # (N, K)
     models: Mapping[str, Model] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        problems = content_problems(self._pack(), self.certificate)
+        problems = content_problems(self.pack, self.certificate)
         problems += [f"Unknown model {name!r}." for name in self.models if name not in layout.MODELS]
         if problems:
             raise InputError(" ".join(problems))
@@ -57,28 +64,42 @@ class Release:
         claim = f", epsilon {certificate.epsilon:.4g}" if certificate.epsilon is not None else ""
         return f"Release({len(self)} images {height}x{width}x{channels}, guarantee {certificate.guarantee}{claim})"
 
-    def save(self, path: str | Path, sign_key: str | Path | None = None) -> Path:
-        """Write the directory, whole or not at all, signed when a private key file is given."""
-        path = Path(path)
+    def save(self, path: str | Path, sign_key: str | Path | None = None, *, about: About | None = None) -> Path:
+        """Write the directory, whole or not at all, signed when a private key file is given.
+
+        `about` is what the publisher says of it: a title, a licence, who publishes it, and whose images it is of.
+        """
+        path, about = Path(path), About() if about is None else about
         require_absent(path)
         key = None if sign_key is None else load_private_key(Path(sign_key))
         with whole_directory(path) as building:
-            write_pack(building / layout.DATA, self._pack())
-            (building / layout.CARD).write_text(card_text(self.certificate), encoding="utf-8")
+            write_pack(building / layout.DATA, self.pack)
+            write_descriptions(
+                building,
+                self.certificate,
+                about,
+                [data_file(building, layout.DATA, NPZ)],
+                has_soft_labels=self.soft_labels is not None,
+            )
             for name, model in self.models.items():
-                self._write_model(building, name, model)
-            files = {file.name: sha256_of(file) for file in sorted(building.iterdir())}
-            content = replace(self.certificate, files=files).to_bytes()
-            (building / layout.CERTIFICATE).write_bytes(content)
-            if key is not None:
-                (building / layout.SIGNATURE).write_bytes(signature_file(content, key))
+                write_model(building, name, model, self.certificate.guarantee)
+            seal_directory(building, self.certificate, key)
         return path
 
     def torch(self) -> "ReleaseDataset":
-        """A torch Dataset of (image, soft label), or (image, class) where there are no soft labels."""
+        """A torch Dataset of (image, soft label), or (image, class or findings) where there are no soft labels."""
         from veilset.release.dataset import ReleaseDataset
 
         return ReleaseDataset(self.images, self.labels, self.soft_labels)
+
+    def hugging_face(self) -> Any:
+        """A Hugging Face `Dataset` with image, label or findings and, where there are any, soft labels.
+
+        Needs the extra `readers`.
+        """
+        from veilset.release.hugging_face import dataset_of
+
+        return dataset_of(self.pack, self.certificate.facts)
 
     def model(self, name: str) -> Any:
         """The `generator`, `student` or `teacher` of the release, rebuilt and ready to use; no code of its own runs.
@@ -95,23 +116,59 @@ class Release:
         weights, description = self.models[name]
         return rebuild_model(name, description, weights, self.certificate.facts)
 
-    def _pack(self) -> Pack:
+    @property
+    def pack(self) -> Pack:
+        """The arrays together."""
         return Pack(images=self.images, labels=self.labels, soft_labels=self.soft_labels)
 
-    def _write_model(self, building: Path, name: str, model: Model) -> None:
-        from safetensors.torch import save_file
 
-        weights, description = model
-        # Tensors that share memory cannot be stored as such; a copy of each can.
-        plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in weights.items()}
-        save_file(plain, building / layout.weights_file(name))
-        if self.certificate.guarantee == "none":
-            description = redact(description)
-        (building / layout.description_file(name)).write_bytes(strict_json.dump(description))
+def write_descriptions(
+    building: Path,
+    certificate: Certificate,
+    about: About,
+    files: Sequence[DataFile],
+    form: CardForm = RELEASE,
+    *,
+    has_soft_labels: bool,
+) -> None:
+    """Write the small files that people and other tools read first."""
+    if certificate.guarantee == "none":
+        about = About(**redact(asdict(about)))
+    card = card_text(certificate, about, form, has_soft_labels=has_soft_labels)
+    (building / layout.CARD).write_text(card, encoding="utf-8")
+    (building / layout.LABEL).write_text(label_text(certificate, about), encoding="utf-8")
+    (building / layout.CROISSANT).write_bytes(strict_json.dump(croissant(certificate, about, files)))
+
+
+def write_model(building: Path, name: str, model: Model, guarantee: str) -> None:
+    """Write the weights and the description of a network."""
+    weights, description = model
+    save_tensors(weights, building / layout.weights_file(name))
+    if guarantee == "none":
+        description = redact(description)
+    (building / layout.description_file(name)).write_bytes(strict_json.dump(description))
+
+
+def seal_directory(building: Path, certificate: Certificate, key: "Ed25519PrivateKey | None") -> Certificate:
+    """Write the certificate with the hash of every file that is there, signed where there is a key."""
+    files = {file.name: sha256_of(file) for file in sorted(building.iterdir()) if file.is_file()}
+    sealed = replace(certificate, files=files)
+    content = sealed.to_bytes()
+    (building / layout.CERTIFICATE).write_bytes(content)
+    if key is not None:
+        (building / layout.SIGNATURE).write_bytes(signature_file(content, key))
+    return sealed
 
 
 def load_release(path: str | Path) -> Release:
-    """Read a release after checking the hash of every file. `verify_release` checks its privacy claim as well."""
+    """Read a release after checking the hash of every file. `verify_release` checks its privacy claim as well.
+
+    >>> import veilset as vs
+    >>> release = vs.Method("merf", epsilon=1.0, preset="smoke", samples=60).fit("builtin:digits:train")
+    >>> path = release.save("release")
+    >>> vs.load_release("release").torch()[0][0].shape  # an image, and its soft label or class
+    torch.Size([1, 16, 16])
+    """
     path = Path(path)
     layout.require_release(path)
     problems = layout.entry_problems(path)
@@ -120,7 +177,7 @@ def load_release(path: str | Path) -> Release:
         problems = layout.file_problems(path, certificate)
     if problems:
         raise VerificationError(f"{path} is not as it was published. " + " ".join(problems))
-    pack = read_pack(path / layout.DATA)
+    pack = _read_images(path, certificate)
     problems = content_problems(pack, certificate)
     if problems:
         raise VerificationError(f"{path} is not a sound release. " + " ".join(problems))
@@ -131,6 +188,22 @@ def load_release(path: str | Path) -> Release:
         models={name: _read_model(path, name) for name in model_names(certificate)},
         certificate=certificate,
     )
+
+
+def read_about(path: Path) -> About:
+    """What the publisher of the release at `path` says of it; nothing where its croissant.json is missing."""
+    place = path / layout.CROISSANT
+    return about_of(strict_json.load(place, layout.LARGEST_TEXT)) if place.exists() else About()
+
+
+def _read_images(path: Path, certificate: Certificate) -> Pack:
+    if layout.MANIFEST not in certificate.files:
+        return read_pack(path / layout.DATA)
+    manifest = read_manifest(path / layout.MANIFEST, certificate)
+    problems = shard_problems(path, certificate, manifest, range(len(manifest.shards)), whole=False)
+    if problems:
+        raise VerificationError(f"{path} is not as it was published. " + " ".join(problems))
+    return read_sharded(path, certificate)
 
 
 def model_names(certificate: Certificate) -> list[str]:
@@ -160,7 +233,7 @@ def _read_model(path: Path, name: str) -> Model:
 def content_problems(pack: Pack, certificate: Certificate) -> list[str]:
     """Where the arrays of a release differ from what its certificate describes."""
     facts = certificate.facts
-    problems = pack_problems(pack, facts.shape, facts.classes)
+    problems = pack_problems(pack, facts.shape, facts.classes, findings=facts.findings)
     if len(pack.images) != certificate.samples:
         problems.append(f"Expected {certificate.samples} images as in the certificate, got {len(pack.images)}.")
     return problems

@@ -11,15 +11,21 @@ from veilset.release.certificate import Certificate
 from veilset.release.pack import size_limit
 
 DATA = "data.npz"
+MANIFEST, SHARDS = "manifest.json", "shards"  # of a release too large for one file
 CARD = "card.md"
+CROISSANT = "croissant.json"
+LABEL = "label.md"
 CERTIFICATE = "certificate.json"
 SIGNATURE = "certificate.sig"
 MODELS = ("generator", "student", "teacher")
 
 # What is read of a stranger's release at all, so that hashing ends: it may hold a sparse file of many terabytes.
 MOST_BYTES = 1 << 32
-_LARGEST = {".md": 1 << 22, ".json": 1 << 22, ".safetensors": MOST_BYTES}
+LARGEST_TEXT = 1 << 22
+_LARGEST = {".md": LARGEST_TEXT, ".json": LARGEST_TEXT, ".safetensors": MOST_BYTES}
+_LARGEST_MANIFEST = 1 << 26
 _MOST_ENTRIES = 1000
+_MOST_SHARDS = 100_000
 _SHOWN = 10
 # What file managers, Git and hubs leave in a folder. It is no part of the release, and nothing here reads it.
 _FOREIGN = {".DS_Store", "Thumbs.db", "desktop.ini", ".gitattributes", ".gitignore", "README.md"}
@@ -35,7 +41,9 @@ def description_file(model: str) -> str:
     return f"{model}.json"
 
 
-LISTABLE = frozenset({DATA, CARD, *map(weights_file, MODELS), *map(description_file, MODELS)})
+LISTABLE = frozenset(
+    {DATA, MANIFEST, CARD, CROISSANT, LABEL, *map(weights_file, MODELS), *map(description_file, MODELS)}
+)
 
 
 def require_directory(path: Path) -> None:
@@ -54,21 +62,35 @@ def require_release(path: Path) -> None:
 
 def require_readable(path: Path) -> None:
     """Refuse a release that this user may not read: that is no sign of forgery."""
-    places = [path, *(path / name for name in (CERTIFICATE, SIGNATURE, *sorted(LISTABLE)))]
+    places = [path, *(path / name for name in (CERTIFICATE, SIGNATURE, SHARDS, *sorted(LISTABLE)))]
     for place in places:
-        mode = os.R_OK | (os.X_OK if place == path else 0)
+        mode = os.R_OK | (os.X_OK if place in (path, path / SHARDS) else 0)
         if os.path.lexists(place) and not os.access(place, mode):
             raise InputError(f"{place} is not readable for you. Ask its owner to allow it (chmod a+rX), or copy it.")
 
 
 def entry_problems(path: Path) -> list[str]:
     """Entries that are not plain files. Nothing in the directory should be opened while there are any."""
+    folder = path / SHARDS
+    in_shards = is_sharded(path) and folder.is_dir() and not folder.is_symlink()
+    problems = _entry_problems(path, _MOST_ENTRIES, {SHARDS} if in_shards else set())
+    return problems or (_entry_problems(folder, _MOST_SHARDS, set()) if in_shards else [])
+
+
+def is_sharded(path: Path) -> bool:
+    """Whether a release keeps its images in shards."""
+    return os.path.lexists(path / MANIFEST)
+
+
+def _entry_problems(path: Path, most: int, folders: set[str]) -> list[str]:
     problems = []
     with os.scandir(path) as entries:
         for number, entry in enumerate(entries):
-            if number >= _MOST_ENTRIES:
-                return [f"The directory holds more than {_MOST_ENTRIES} entries, which a release never does."]
+            if number >= most:
+                return [f"The directory holds more than {most} entries, which a release never does."]
             mode = entry.stat(follow_symlinks=False).st_mode
+            if entry.name in folders:
+                continue
             if stat.S_ISLNK(mode):
                 problems.append(f"{entry.name!r} is a symbolic link, which a release never holds.")
             elif not stat.S_ISREG(mode):
@@ -84,7 +106,8 @@ def foreign_files(path: Path) -> list[str]:
 def file_problems(path: Path, certificate: Certificate, *, most_bytes: float = math.inf) -> list[str]:
     """Files that are missing, altered, too large or not listed; empty when the directory is as certified."""
     problems = _list_problems(set(certificate.files))
-    known = {*certificate.files, CERTIFICATE, SIGNATURE, *_FOREIGN}
+    folders = {SHARDS} if MANIFEST in certificate.files else set()
+    known = {*certificate.files, *folders, CERTIFICATE, SIGNATURE, *_FOREIGN}
     unlisted = sorted(name for name in os.listdir(path) if name not in known)  # noqa: PTH208 (names, not paths)
     problems += [f"{name!r} is in the directory but not in the certificate." for name in unlisted[:_SHOWN]]
     for name, expected in sorted(certificate.files.items()):
@@ -110,7 +133,10 @@ def file_problems(path: Path, certificate: Certificate, *, most_bytes: float = m
 def _list_problems(names: set[str]) -> list[str]:
     strange = sorted(names - LISTABLE)[:_SHOWN]
     problems = [f"The certificate lists {name[:100]!r}, which a release never holds." for name in strange]
-    problems += [f"The certificate does not list {name}." for name in (DATA, CARD) if name not in names]
+    needed = CARD if MANIFEST in names else DATA, CARD
+    problems += [f"The certificate does not list {name}." for name in dict.fromkeys(needed) if name not in names]
+    if {DATA, MANIFEST} <= names:
+        problems.append(f"The certificate lists {DATA} and {MANIFEST}, and a release has one of them.")
     problems += [
         f"The certificate lists the weights or the description of the {model}, but not both."
         for model in MODELS
@@ -123,4 +149,4 @@ def _largest(name: str, certificate: Certificate) -> int:
     if name == DATA:
         facts = certificate.facts
         return size_limit(certificate.samples, facts.shape, facts.classes)
-    return _LARGEST[Path(name).suffix]
+    return _LARGEST_MANIFEST if name == MANIFEST else _LARGEST[Path(name).suffix]

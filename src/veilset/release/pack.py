@@ -23,6 +23,7 @@ SoftLabels = NDArray[np.float32]  # (N, K)
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _TYPES = {"images": "|u1", "labels": "<i8", "soft_labels": "<f4"}
+_FINDINGS = np.dtype("|u1")  # of labels that are findings
 # Zip and array headers, with room to spare.
 _OVERHEAD = 1 << 16
 _ROW_SUM_TOLERANCE = 1e-3
@@ -37,8 +38,13 @@ class Pack:
     """The arrays of a release, read only."""
 
     images: Images  # (N, H, W, C)
-    labels: Labels  # (N,)
+    labels: Labels  # (N,), or findings (N, K) of zeros and ones
     soft_labels: SoftLabels | None  # (N, K)
+
+    def part(self, start: int, stop: int) -> "Pack":
+        """The rows from `start` to `stop`."""
+        soft = None if self.soft_labels is None else self.soft_labels[start:stop]
+        return Pack(images=self.images[start:stop], labels=self.labels[start:stop], soft_labels=soft)
 
 
 def write_pack(path: Path, pack: Pack) -> None:
@@ -53,7 +59,8 @@ def write_pack(path: Path, pack: Pack) -> None:
             entry.create_system = 3
             entry.external_attr = 0o644 << 16
             with archive.open(entry, "w", force_zip64=True) as file:
-                plain = np.ascontiguousarray(array, dtype=_TYPES[name])
+                kind = _FINDINGS if name == "labels" and array.ndim == 2 else _TYPES[name]
+                plain = np.ascontiguousarray(array, dtype=kind)
                 np.lib.format.write_array(file, plain, version=(1, 0), allow_pickle=False)
 
 
@@ -64,16 +71,20 @@ def read_pack(path: Path) -> Pack:
     images = arrays["images.npy"]
     if images.ndim == 3:
         images = images[..., np.newaxis]
-    return Pack(images=images, labels=arrays["labels.npy"], soft_labels=arrays.get("soft_labels.npy"))
+    labels = arrays["labels.npy"]
+    labels = labels.astype(np.int64) if labels.ndim == 2 else labels
+    return Pack(images=images, labels=labels, soft_labels=arrays.get("soft_labels.npy"))
 
 
-def stored_pack_problems(path: Path, shape: Sequence[int], classes: int, samples: int) -> list[str]:
+def stored_pack_problems(
+    path: Path, shape: Sequence[int], classes: int, samples: int, *, findings: bool = False
+) -> list[str]:
     """As `pack_problems`, in little memory however large the file is."""
     height, width, channels = shape
     forms: dict[str, list[tuple[int, ...]]] = {
         # Grey images may do without their channel.
         "images.npy": [(samples, *shape), (samples, height, width)][: 2 if channels == 1 else 1],
-        "labels.npy": [(samples,)],
+        "labels.npy": [(samples, classes) if findings else (samples,)],
         "soft_labels.npy": [(samples, classes)],
     }
     problems = []
@@ -88,7 +99,7 @@ def stored_pack_problems(path: Path, shape: Sequence[int], classes: int, samples
                     )
                     continue
                 row = math.prod(found[1:]) * dtype.itemsize
-                fits, rows = _CHECKS[entry.filename], max(1, _AT_ONCE // row)
+                fits, rows = (_OF_FINDINGS if findings else _CHECKS)[entry.filename], max(1, _AT_ONCE // row)
                 for start in range(0, samples, rows):
                     values = np.frombuffer(file.read(min(rows, samples - start) * row), dtype=dtype)
                     if len(values) * dtype.itemsize != min(rows, samples - start) * row or not fits(values, classes):
@@ -138,6 +149,8 @@ def _read_header(entry: zipfile.ZipInfo, file: IO[bytes]) -> tuple[tuple[int, ..
         raise ValueError(f"{entry.filename} has an unknown version")
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
     expected = np.dtype(_TYPES[entry.filename.removesuffix(".npy")])
+    if entry.filename == "labels.npy" and len(shape) == 2:
+        expected = _FINDINGS
     if dtype != expected or fortran_order:
         raise ValueError(f"{entry.filename} is of type {dtype}, expected {expected}")
     if any(size < 0 for size in shape) or math.prod(shape) * expected.itemsize != entry.file_size - file.tell():
@@ -156,26 +169,33 @@ def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any
 
 
 def size_limit(samples: int, shape: Sequence[int], classes: int) -> int:
-    """The most bytes that a pack of `samples` images can have."""
-    return samples * (math.prod(shape) + 8 + 4 * classes) + _OVERHEAD
+    """The most bytes that a pack of `samples` images can have; a finding takes a byte."""
+    return samples * (math.prod(shape) + max(8, classes) + 4 * classes) + _OVERHEAD
 
 
-def pack_problems(pack: Pack, shape: Sequence[int], classes: int) -> list[str]:
-    """What is wrong with the arrays of a release whose images have `shape` (H, W, C) and `classes` classes."""
+def pack_problems(pack: Pack, shape: Sequence[int], classes: int, *, findings: bool = False) -> list[str]:
+    """What is wrong with the arrays of a release whose images have `shape` (H, W, C) and `classes` classes.
+
+    With `findings`, labels are zeros and ones (N, classes), and soft labels a probability for each finding.
+    """
     images, labels, soft_labels = pack.images, pack.labels, pack.soft_labels
     problems = []
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != tuple(shape) or len(images) == 0:
         expected = " x ".join(map(str, shape))
         problems.append(f"Expected images uint8 (N x {expected}) with N > 0, got {images.dtype} {images.shape}.")
-    if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
-        problems.append(f"Expected one int64 label for each image, got {labels.dtype} {labels.shape}.")
-    elif not _are_labels(labels, classes):
-        problems.append(f"Expected labels 0..{classes - 1}, got {labels.min()}..{labels.max()}.")
+    expected_shape = (*images.shape[:1], classes) if findings else images.shape[:1]
+    if labels.dtype != np.int64 or labels.shape != expected_shape:
+        what = f"{classes} findings" if findings else "one int64 label"
+        problems.append(f"Expected {what} for each image, got {labels.dtype} {labels.shape}.")
+    elif not _are_labels(labels, 2 if findings else classes):
+        problems.append(f"Expected labels 0..{1 if findings else classes - 1}, got {labels.min()}..{labels.max()}.")
     if soft_labels is not None:
         if soft_labels.dtype != np.float32 or soft_labels.shape != (*images.shape[:1], classes):
             got = f"{soft_labels.dtype} {soft_labels.shape}"
             problems.append(f"Expected soft labels float32 (N x {classes}), got {got}.")
-        elif not _are_probabilities(soft_labels, classes):
+        elif findings and not _are_shares(soft_labels, classes):
+            problems.append("Expected every soft label of a finding to be from 0 to 1.")
+        elif not findings and not _are_probabilities(soft_labels, classes):
             problems.append("Expected every row of soft labels to be at least 0 and to sum to 1.")
     return problems
 
@@ -195,6 +215,14 @@ def _are_probabilities(values: NDArray[Any], classes: int) -> bool:
     return bool((rows >= 0).all() and (np.abs(sums - 1) <= _ROW_SUM_TOLERANCE).all())
 
 
+def _are_zeros_and_ones(values: NDArray[Any], classes: int) -> bool:  # noqa: ARG001
+    return _are_labels(values, 2)
+
+
+def _are_shares(values: NDArray[Any], classes: int) -> bool:  # noqa: ARG001
+    return bool(((values >= 0) & (values <= 1)).all())  # NaN fails both
+
+
 _EXPECTED = {
     "images.npy": "whole images",
     "labels.npy": "a class of the certificate for each image",
@@ -205,3 +233,4 @@ _CHECKS: dict[str, Callable[[NDArray[Any], int], bool]] = {
     "labels.npy": _are_labels,
     "soft_labels.npy": _are_probabilities,
 }
+_OF_FINDINGS = _CHECKS | {"labels.npy": _are_zeros_and_ones, "soft_labels.npy": _are_shares}

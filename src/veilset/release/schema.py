@@ -41,6 +41,9 @@ class DeclaredPublic(_Form):
     unit: Annotated[Unit, Field(description="What is protected.")]
     shape: Annotated[list[Side], Field(min_length=3, max_length=3, description="Height, width and channels.")]
     class_names: Annotated[list[str], Field(min_length=1, description="Classes, in the order of the labels.")]
+    findings: Annotated[
+        Literal[True], Field(description="Labels are (images, class_names) zeros and ones. Left out otherwise.")
+    ] = True
 
 
 class LedgerLine(_Form):

@@ -30,7 +30,11 @@ def generate_key(path: Path) -> Path:
             raise InputError(f"{place} exists already. Choose another name; a key is never overwritten.")
     _write_new(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
     public_pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    _write_new(public_path, public_pem, 0o644)
+    try:
+        _write_new(public_path, public_pem, 0o644)
+    except InputError:
+        path.unlink()  # of no use without the other half
+        raise
     return public_path
 
 
@@ -113,9 +117,13 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            path.unlink(missing_ok=True)  # a part of a key is none
+            raise
     except OSError as error:
         raise InputError(f"Cannot write the key {path}: {error.strerror}.") from error

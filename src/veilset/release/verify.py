@@ -6,6 +6,7 @@ what would take more is a problem, too: "too costly to check". Only a release th
 
 import json
 import math
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +18,16 @@ from veilset.core.errors import VeilsetError, VerificationError
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.events import Event
 from veilset.privacy.ledger import check_chain
-from veilset.release import layout
+from veilset.release import layout, strict_json
 from veilset.release.certificate import Certificate, read_certificate
 from veilset.release.certifying import SECURE_NOISE, input_problems, ledger_problems
 from veilset.release.format import model_names, read_description
+from veilset.release.manifest import read_manifest
 from veilset.release.pack import stored_pack_problems
 from veilset.release.redaction import states_epsilon
+from veilset.release.sharded import shard_problems
 from veilset.release.signing import check_signature, load_public_key
+from veilset.release.statements import statement_notes, statement_problems
 
 # The stated epsilon may be this much above the computed one (another version of the accountant, wider buckets) ...
 _ABOVE = 1e-3
@@ -112,8 +116,21 @@ class Verification:
         return self.certificate if self.ok else None
 
 
-def verify_release(path: str | Path, public_key: str | Path | None = None) -> Verification:
-    """Check a release directory; with a public key, also that its owner signed it."""
+def verify_release(
+    path: str | Path, public_key: str | Path | None = None, *, sample: int | None = None
+) -> Verification:
+    """Check a release directory; with a public key, also that its owner signed it.
+
+    Of a release in shards all shards are checked, or, with `sample`, so many of them, drawn at random; the others need
+    not be there.
+
+    >>> import veilset as vs
+    >>> release = vs.Method("merf", epsilon=1.0, preset="smoke", samples=60).fit("builtin:digits:train")
+    >>> path = release.save("release")
+    >>> found = vs.verify("release")
+    >>> found.ok, found.guarantee, found.unit
+    (True, 'dp', 'record')
+    """
     path = Path(path)
     trusted = None if public_key is None else load_public_key(Path(public_key))
     layout.require_directory(path)
@@ -142,13 +159,18 @@ def verify_release(path: str | Path, public_key: str | Path | None = None) -> Ve
     _run(result, signature)
     if _run(result, lambda: layout.file_problems(path, certificate, most_bytes=layout.MOST_BYTES)):
         _run(result, lambda: _content(path, certificate))
+        if layout.MANIFEST in certificate.files:
+            _run(result, lambda: _shards(path, certificate, sample, result))
     _run(result, lambda: _header(certificate))
     claim_is_sound = _run(result, lambda: _guarantee(certificate))
     events: list[Event] = []
 
     def ledger() -> list[str]:
         events.extend(check_chain(certificate.ledger))
-        return ledger_problems(certificate.ledger, events) + input_problems(certificate, events)
+        found = statement_problems(certificate.header, events)
+        if not found:
+            result.notes += statement_notes(certificate.header)
+        return found + ledger_problems(certificate.ledger, events) + input_problems(certificate, events)
 
     # No epsilon is computed for what has no guarantee, whatever it claims.
     if _run(result, ledger) and claim_is_sound and certificate.guarantee == "dp":
@@ -251,8 +273,16 @@ def _content(path: Path, certificate: Certificate) -> list[str]:
     from safetensors import SafetensorError, safe_open
 
     facts = certificate.facts
-    problems = stored_pack_problems(path / layout.DATA, facts.shape, facts.classes, certificate.samples)
+    problems = []
+    if layout.DATA in certificate.files:
+        problems = stored_pack_problems(
+            path / layout.DATA, facts.shape, facts.classes, certificate.samples, findings=facts.findings
+        )
     texts: list[Any] = [(path / layout.CARD).read_text(encoding="utf-8")]
+    if layout.LABEL in certificate.files:
+        texts.append((path / layout.LABEL).read_text(encoding="utf-8"))
+    if layout.CROISSANT in certificate.files:
+        texts.append(strict_json.load(path / layout.CROISSANT, layout.LARGEST_TEXT))
     for name in model_names(certificate):
         texts.append(read_description(path, name))
         try:
@@ -262,8 +292,21 @@ def _content(path: Path, certificate: Certificate) -> list[str]:
         except SafetensorError as error:
             problems.append(f"{layout.weights_file(name)} cannot be read: {error}.")
     if certificate.guarantee == "none" and states_epsilon(texts):
-        problems.append("A release without a guarantee names an epsilon in its card or a model's description.")
+        problems.append("A release without a guarantee names an epsilon in its card, its label or a description.")
     return problems
+
+
+def _shards(path: Path, certificate: Certificate, sample: int | None, result: Verification) -> list[str]:
+    """The shards that the manifest lists, or some of them."""
+    manifest = read_manifest(path / layout.MANIFEST, certificate)
+    total = len(manifest.shards)
+    chosen = range(total) if sample is None else sorted(secrets.SystemRandom().sample(range(total), min(sample, total)))
+    if len(chosen) < total:
+        result.notes.append(f"{len(chosen)} of {total} shards were checked, drawn at random; the others were not read.")
+    folder = path / layout.SHARDS
+    strange = {entry.name for entry in folder.iterdir()} - {shard.name for shard in manifest.shards}
+    problems = [f"{name!r} is among the shards but not in the manifest." for name in sorted(strange)[:10]]
+    return problems + shard_problems(path, certificate, manifest, chosen, whole=True)
 
 
 def _require_short_header(path: Path) -> None:

@@ -10,15 +10,16 @@ from veilset._version import __version__
 from veilset.core.files import sha256_of
 from veilset.methods import METHODS
 from veilset.release import layout
-from veilset.release.card import rounded_up
 from veilset.release.certificate import Certificate
 from veilset.release.format import Release, load_release
+from veilset.release.meaning import Meaning, meaning_of
+from veilset.release.metadata.wording import rounded_up
 from veilset.release.verify import Verification, verify_release
 from veilset.report import sections
 from veilset.report.charts import guess_dots
 from veilset.report.inputs import Inputs, parts, public_part, read_inputs
-from veilset.report.meaning import Meaning, meaning_of, timeline
 from veilset.report.templates import style, template
+from veilset.report.timeline import timeline
 
 _UNITS = {"record": ("image", "images"), "group": ("person", "people")}
 _WEAK_EPSILON = 10.0
@@ -66,10 +67,11 @@ def render(release: Release, verification: Verification, inputs: Inputs, path: P
         classes=classes,
         hidden_classes=hidden_classes,
         steps=timeline(certificate),
-        utility=sections.utility_bars(inputs),
+        utility=sections.utility_bars(inputs, findings=certificate.facts.findings),
         skipped=parts(inputs.evaluations, "reference_scores_skipped"),
         other_scores=sections.other_scores(inputs),
         recalls=sections.recall_bars(inputs),
+        finding_scores=sections.finding_bars(inputs),
         fidelity=sections.fidelity_tables(inputs),
         extractors=sorted({str(e["extractor"]) for e in inputs.evaluations if e.get("extractor")}),
         pictures=sections.pictures(inputs),

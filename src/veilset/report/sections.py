@@ -41,11 +41,12 @@ class ClassRow:
 def class_rows(release: Release) -> tuple[list[ClassRow], int]:
     """Strips of samples and class balance, and how many classes were left out for space."""
     names = release.certificate.facts.class_names
-    counts = np.bincount(release.labels, minlength=len(names))
+    several = release.labels.ndim == 2
+    counts = release.labels.sum(axis=0) if several else np.bincount(release.labels, minlength=len(names))
     largest = max(1, int(counts.max()))
     rows = []
     for label in range(min(len(names), _MOST_CLASSES)):
-        mine = np.flatnonzero(release.labels == label)[:_STRIP]
+        mine = np.flatnonzero(release.labels[:, label] if several else release.labels == label)[:_STRIP]
         strip = ""
         if len(mine):
             picture = np.concatenate([release.images[row] for row in mine], axis=1)
@@ -58,8 +59,13 @@ def class_rows(release: Release) -> tuple[list[ClassRow], int]:
     return rows, max(0, len(names) - _MOST_CLASSES)
 
 
-def utility_bars(inputs: Inputs) -> list[Bar]:
-    """Students of the release first, then the reference scores, each with its interval; paid numbers lead."""
+def utility_bars(inputs: Inputs, *, findings: bool = False) -> list[Bar]:
+    """Students of the release first, then the reference scores, each with its interval; paid numbers lead.
+
+    The score is the accuracy; of several findings it is the mean AUC, because rare findings make a guess look right.
+    """
+    if findings:
+        return _finding_bars(inputs)
     bars = []
     for evaluation in inputs.evaluations:
         paid = evaluation.get("paid")
@@ -73,6 +79,24 @@ def utility_bars(inputs: Inputs) -> list[Bar]:
         kind = "ceiling" if mark.get("name") == "ceiling" else "reference"
         bars += _accuracy_bar(mark, str(mark.get("title") or mark.get("name") or "a reference"), kind)
     return bars
+
+
+def _finding_bars(inputs: Inputs) -> list[Bar]:
+    bars = []
+    for student in parts(inputs.evaluations, "students"):
+        bars += _area_bar(student, f"{student.get('student', 'a student')} trained on the release", "ours")
+    for mark in parts(inputs.evaluations, "reference_scores"):
+        kind = "ceiling" if mark.get("name") == "ceiling" else "reference"
+        bars += _area_bar(mark, str(mark.get("title") or mark.get("name") or "a reference"), kind)
+    return bars
+
+
+def _area_bar(content: Content, label: str, kind: str = "", note: str = "") -> list[Bar]:
+    value, ends = number(content, "auc"), interval(content, "auc_interval")
+    low, high = ends or (None, None)
+    if value is None:
+        return []
+    return [Bar(label=label, value=value, low=low, high=high, kind=kind, shown=f"{value:.3f}", note=note)]
 
 
 def _accuracy_bar(content: Content, label: str, kind: str, name: str = "accuracy_interval") -> list[Bar]:
@@ -129,6 +153,20 @@ def recall_bars(inputs: Inputs) -> list[Bar]:
                 count = number(entry, "n")
                 note = "" if count is None else f"{count:,.0f} images"
                 bars.append(Bar(label=str(entry.get("name")), value=value, low=low, high=high, shown=shown, note=note))
+        if bars:
+            return bars[:_MOST_CLASSES]
+    return []
+
+
+def finding_bars(inputs: Inputs) -> list[Bar]:
+    """The AUC of each finding by the first student that tells it."""
+    for student in parts(inputs.evaluations, "students"):
+        bars = []
+        for entry in parts([student], "per_finding"):
+            count, precision = number(entry, "n"), number(entry, "average_precision")
+            notes = [] if count is None else [f"{count:,.0f} images have it"]
+            notes += [] if precision is None else [f"average precision {precision:.2f}"]
+            bars += _area_bar(entry, str(entry.get("name")), note="; ".join(notes))
         if bars:
             return bars[:_MOST_CLASSES]
     return []

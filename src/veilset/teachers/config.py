@@ -1,18 +1,18 @@
 """What a teacher is made of: the user's wishes, and the recipe that the rules make of them. All of it is public."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from veilset.core.registry import unknown_name
 from veilset.core.settings import CLIP_NORM, RATE, Auto, Settings, setting
 from veilset.models.features import FEATURES
-from veilset.models.features.weights import PUBLISHED
+from veilset.models.features.weights import PUBLISHED, weights_of
 from veilset.privacy.events import Event
 
 Kind = Literal["head", "network", "pretrained"]
 KindOrAuto = Literal["auto", "head", "network", "pretrained"]
 Trained = Literal["all", "head"]
+Clipping = Literal["flat", "automatic"]
 
 
 class TeacherSettings(Settings):
@@ -26,7 +26,8 @@ class TeacherSettings(Settings):
     features: str = setting(
         "auto",
         "Of the kind head: wavelets, lite0, lite1 or lite2 (networks trained on ImageNet; needs the extra pretrained), "
-        "several joined as in lite0+wavelets, or your own module:function.",
+        "lite0-maps (its middle depths alone, which keep positions), several joined as in lite0+wavelets, or your own "
+        "module:function.",
     )
     side: int | Auto = setting("auto", "Of the square images that pretrained features see.", least=32, most=1024)
     network: str = setting("convnet", "A network by name, or your own module:function; for network and pretrained.")
@@ -36,6 +37,9 @@ class TeacherSettings(Settings):
     steps: int | Auto = setting("auto", "Noisy sums.", least=1)
     clip_norm: float | Auto = setting(
         "auto", "Bound of one unit's gradient; features of a head have length 1.", **CLIP_NORM
+    )
+    clipping: Clipping = setting(
+        "flat", "Longer gradients are shortened to the bound (flat), or all are scaled to it (automatic)."
     )
     learning_rate: float | Auto = setting("auto", "Of SGD.", **RATE)
     momentum: float = setting(0.9, "Of SGD.", least=0, below=1)
@@ -64,6 +68,7 @@ class Recipe:
     trained: Trained
     directions: int
     clip_norm: float
+    clipping: Clipping
     learning_rate: float
     momentum: float
     average_from: float
@@ -73,10 +78,6 @@ class Recipe:
     def head_only(self) -> bool:
         """Whether DP-SGD trains a linear head on fixed features."""
         return self.kind == "head" or (self.kind == "pretrained" and self.trained == "head")
-
-    def to_json(self) -> Mapping[str, Any]:
-        """The recipe as JSON-ready data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ class TeacherPlan:
     def public_weights(self) -> dict[str, str]:
         """The published weights that the features are made of, and their SHA-256."""
         names = self.recipe.features.split("+") if self.recipe.kind == "head" else []
-        return {name: PUBLISHED[name].sha256 for name in names if name in PUBLISHED}
+        return {weights: PUBLISHED[weights].sha256 for name in names if (weights := weights_of(name)) is not None}
 
     @property
     def name(self) -> str:

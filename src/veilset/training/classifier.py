@@ -5,6 +5,7 @@ nothing is chosen by a score. The same seed gives the same weights on the same m
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -46,8 +47,9 @@ def train_classifier(
     Args:
         network: maps floats in [0, 1], (batch, C, H, W), to logits.
         images: the training images; they stay 8-bit in memory and become floats batch by batch.
-        labels: their classes; not looked at when there are soft labels.
-        soft_labels: class probabilities (N, K) to match instead of the labels.
+        labels: their classes; not looked at when there are soft labels. A matrix (N, F) of zeros and ones is findings,
+            each learnt by a sigmoid of its own.
+        soft_labels: class probabilities (N, K), or one for each finding (N, F), to match instead of the labels.
         config: the recipe; None is the default one.
         seed: of the order, the augmentation and dropout.
         device: where to train.
@@ -56,6 +58,7 @@ def train_classifier(
     config = config or TrainingConfig()
     pixels = _as_pixels(images, device)
     targets = _as_targets(len(pixels), labels, soft_labels, config, device)
+    loss_of = _findings_loss if labels.ndim == 2 else _loss
     if device == "cpu":
         set_thread_count()
     network.to(device)
@@ -72,8 +75,8 @@ def train_classifier(
         torch.manual_seed(derive_seed(seed, "training"))
         for step, rows in enumerate(track(batches, progress, "training", total)):
             for group, peak in zip(optimizer.param_groups, peak_rates, strict=True):
-                group["lr"] = peak * rate_share(step, total, config.schedule)
-            loss = _loss(read(rows), targets[rows], config)
+                group["lr"] = peak * rate_share(step, total, config.schedule, config.milestones)
+            loss = loss_of(read(rows), targets[rows], config)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             if config.clip_norm:
@@ -173,7 +176,10 @@ def _as_pixels(images: Images, device: str) -> Tensor:
     """(N, H, W, C) uint8 as a tensor seen as (N, C, H, W), without a copy on the CPU."""
     if images.ndim != 4 or images.dtype != np.uint8:
         raise InputError(f"Expected uint8 images (N, H, W, C), got {images.dtype} of shape {images.shape}.")
-    return torch.from_numpy(np.require(images, requirements=["C", "W"])).permute(0, 3, 1, 2).to(device)
+    with warnings.catch_warnings():
+        # Arrays of a release are read only; nothing here writes to them, and a copy may not fit into memory.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).to(device)
 
 
 def _as_targets(
@@ -183,14 +189,26 @@ def _as_targets(
     given: Labels | SoftLabels = labels if soft_labels is None else soft_labels
     if count == 0 or len(given) != count:
         raise InputError(f"Expected one label for each of the {count} images (at least one), got {len(given)}.")
-    if soft_labels is None:
+    if soft_labels is None and labels.ndim == 1:
         return torch.from_numpy(np.array(labels, dtype=np.int64)).to(device)
+    if labels.ndim == 2:
+        wanted = torch.from_numpy(np.array(given, dtype=np.float32)).to(device)
+        if wanted.ndim != 2 or not bool(((wanted >= 0) & (wanted <= 1)).all()):
+            raise InputError(f"Expected findings (N, F) from 0 to 1, got shape {tuple(wanted.shape)}.")
+        return wanted
     soft = torch.from_numpy(np.array(soft_labels, dtype=np.float32)).to(device)
     if soft.ndim != 2 or not bool(torch.isfinite(soft).all()) or bool((soft < 0).any()):
         raise InputError(f"Expected finite soft labels >= 0 of shape (N, classes), got shape {tuple(soft.shape)}.")
     if config.temperature != 1:
         soft = soft.pow(1 / config.temperature)
     return soft / soft.sum(dim=1, keepdim=True).clamp_min(1e-12)
+
+
+def _findings_loss(logits: Tensor, targets: Tensor, config: TrainingConfig) -> Tensor:  # noqa: ARG001
+    """The mean binary cross-entropy of the findings; softer labels would say no more of two answers."""
+    if targets.shape[1] != logits.shape[1]:
+        raise InputError(f"Expected a network with {targets.shape[1]} outputs, got {logits.shape[1]}.")
+    return functional.binary_cross_entropy_with_logits(logits, targets)
 
 
 def _loss(logits: Tensor, targets: Tensor, config: TrainingConfig) -> Tensor:

@@ -13,7 +13,7 @@ from veilset.core.settings import Auto, Settings, setting
 from veilset.training.augment import MILD, AugmentConfig
 
 Optimizer = Literal["adamw", "sgd"]
-Schedule = Literal["onecycle", "cosine"]
+Schedule = Literal["onecycle", "cosine", "steps"]
 
 # Changes to images in training, by the names that people ask for.
 CHANGES: dict[str, AugmentConfig | Auto | None] = {"auto": "auto", "mild": MILD, "none": None}
@@ -25,7 +25,7 @@ _RATES = {"adamw": 0.004, "sgd": 0.1}
 
 
 class TrainingConfig(Settings):
-    """How a classifier is trained; docs/training.md has the trials of the defaults."""
+    """How a classifier is trained; docs/notes/training.md has the trials of the defaults."""
 
     epochs: int | Auto = setting(
         "auto", "Passes over the images; auto sees about 300,000 images, in 6 to 60 passes.", least=1
@@ -36,7 +36,12 @@ class TrainingConfig(Settings):
     weight_decay: float = setting(0.02, "Of weight matrices and kernels; norms and biases have none.", least=0)
     momentum: float = setting(0.9, "Of sgd.", least=0, below=1)
     schedule: Schedule = setting(
-        "onecycle", "A linear rise and a linear fall (onecycle), or a short rise and half a cosine (cosine)."
+        "onecycle",
+        "A linear rise and a linear fall (onecycle), a short rise and half a cosine (cosine), or the full rate, a "
+        "tenth of it after each milestone (steps).",
+    )
+    milestones: tuple[float, ...] = setting(
+        (0.6, 0.75, 0.9), "Shares of the training after which the rate of the schedule steps falls to a tenth."
     )
     label_smoothing: float = setting(0.05, "Of hard labels.", least=0, below=1)
     temperature: float = setting(
@@ -61,7 +66,7 @@ class TrainingConfig(Settings):
         0.0, "Largest norm of a step's gradient, against rare exploding batches; 0 is none.", least=0
     )
     channels_last: bool = setting(
-        True, "Memory layout; a step of convnet is 1.6 times as quick with it (docs/training.md)."
+        True, "Memory layout; a step of convnet is 1.6 times as quick with it (docs/how_to/training.md)."
     )
 
     def epochs_for(self, count: int) -> int:
@@ -82,8 +87,10 @@ class TrainingConfig(Settings):
         return self.epochs_for(count) * (count // max(1, min(self.batch_size, count)))
 
 
-def rate_share(step: int, total: int, schedule: Schedule) -> float:
+def rate_share(step: int, total: int, schedule: Schedule, milestones: tuple[float, ...] = ()) -> float:
     """The share of the peak learning rate at `step` of `total`."""
+    if schedule == "steps":
+        return 0.1 ** sum(step >= share * total for share in milestones)
     rise = max(1, round(total * (0.25 if schedule == "onecycle" else 0.05)))
     if step < rise:
         return (step + 1) / rise

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from archives import SECRET, patient, uid, write_dicom, write_nifti
 from PIL import Image
 from typer.testing import CliRunner
 
+from archives import SECRET, patient, uid, write_dicom, write_nifti
 from veilset.cli.main import app
 
 pydicom = pytest.importorskip("pydicom")

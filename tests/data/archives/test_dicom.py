@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from archives import SECRET, patient, uid, write_dicom, write_dicom_archive
 from PIL import Image
 from typer.testing import CliRunner
 
+from archives import SECRET, patient, uid, write_dicom, write_dicom_archive
 from veilset.cli.main import app
 from veilset.core.errors import InputError
 from veilset.data import ImageSet, open_images

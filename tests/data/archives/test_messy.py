@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from archives import SECRET, patient, write_dicom_archive, write_nifti
 from PIL import Image
 from typer.testing import CliRunner
 
+from archives import SECRET, patient, write_dicom_archive, write_nifti
 from veilset.cli.main import app
 from veilset.core.errors import InputError
 from veilset.data import open_images

@@ -1,5 +1,7 @@
 """Fidelity against torchmetrics and brute force, likeness against scikit-image, and what they are meant to notice."""
 
+import hashlib
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torchmetrics.image.fid import FrechetInceptionDistance
 from torchmetrics.image.kid import KernelInceptionDistance
 
 from veilset.core.errors import InputError
+from veilset.evaluate.similarity import features
 from veilset.evaluate.similarity.dissimilarity import dissimilarity, nearest, ssim
 from veilset.evaluate.similarity.features import extractor_named, scattering_extractor, supplied_extractor
 from veilset.evaluate.similarity.fidelity import diversity, fidelity, frechet_distance, kernel_distance, neighbourhoods
@@ -154,7 +157,10 @@ def test_a_supplied_network_is_used(tmp_path):
 
     torch.jit.script(Means()).save(str(tmp_path / "means.pt"))
     images = np.full((3, 16, 16, 1), 51, np.uint8)
-    np.testing.assert_allclose(supplied_extractor(tmp_path / "means.pt")(images), 0.2, atol=1e-6)
+    supplied = supplied_extractor(tmp_path / "means.pt")
+    np.testing.assert_allclose(supplied(images), 0.2, atol=1e-6)
+    digest = hashlib.sha256((tmp_path / "means.pt").read_bytes()).hexdigest()
+    assert supplied.name == f"TorchScript means.pt, SHA-256 {digest[:12]}"
     (tmp_path / "junk.pt").write_bytes(b"junk")
     with pytest.raises(InputError, match="not a TorchScript network"):
         supplied_extractor(tmp_path / "junk.pt")
@@ -165,7 +171,7 @@ def test_a_supplied_network_is_used(tmp_path):
 def test_extractors_by_name(monkeypatch, tmp_path):
     """Published features where they are installed; else wavelets; a missing file is an error."""
     images = np.random.default_rng(0).integers(0, 256, (6, 20, 20, 1), dtype=np.uint8)
-    monkeypatch.setattr("veilset.evaluate.similarity.features.is_installed", lambda name: False)
+    monkeypatch.setattr(features, "is_installed", lambda name: False)
     assert extractor_named("auto", 1, 20).name.startswith("veilset-scattering")
     with pytest.raises(InputError, match="no extractor at"):
         extractor_named(str(tmp_path / "inception.pt"), 1, 20)

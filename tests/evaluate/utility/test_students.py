@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from veilset.core.errors import InputError
+from veilset.evaluate.utility import students
 from veilset.evaluate.utility.students import evaluate_utility
 from veilset.training.settings import TrainingConfig
 
@@ -68,7 +69,7 @@ def test_result_has_the_keys_that_scripts_rely_on():
 
 
 def test_every_test_record_is_scored_once_per_student(monkeypatch):
-    monkeypatch.setattr("veilset.evaluate.utility.students._READ_AT_ONCE", 7)
+    monkeypatch.setattr(students, "_READ_AT_ONCE", 7)
     test = Held(*shades(30, seed=1))
     evaluate(test)
     assert test.rows_read == list(range(30)) * 2

@@ -12,7 +12,8 @@ from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
 from veilset.data.procedural_images import drawn_patterns
 from veilset.methods.base import Context
-from veilset.methods.dpaf.aggregate import NoisyMeans, class_means, class_rows, row_bound, upstream_gradient
+from veilset.methods.dpaf import as_published
+from veilset.methods.dpaf.aggregate import NoisyMeans, block_means, class_rows, row_bound, upstream_gradient
 from veilset.methods.dpaf.config import Dpaf, DpafPlan, DpafSettings
 from veilset.methods.dpaf.critic import build_critic, simplified_instance_norm
 from veilset.methods.dpaf.layout import Layout, feature_bound
@@ -97,6 +98,30 @@ def test_one_record_moves_the_aggregate_by_at_most_its_bound_and_in_its_class_on
     assert empty.abs().sum() == 0
 
 
+@pytest.mark.parametrize("brightness", ["0.5", "2"])
+def test_a_coarse_picture_is_part_of_the_bound(brightness: str) -> None:
+    made = training(brightness=brightness)
+    white = torch.ones(1, 1, 16, 16)
+    rows = made.rows(torch.cat([white, 0 * white, torch.rand(3, 1, 16, 16)]))
+    found = made.features(rows, torch.zeros(5, dtype=torch.int64)).detach()
+    assert found.shape == (5, made.features.width)
+    assert float(found.norm(dim=1).max()) <= made.features.bound * (1 + 1e-5)
+    assert not torch.allclose(found[0], found[1])  # without it, a white and a black image look alike
+    (whole,) = clipped_rows(made, rows, torch.zeros(5, dtype=torch.int64))
+    (without,) = clipped_rows(made, rows[1:], torch.zeros(4, dtype=torch.int64))
+    assert float((whole - without).norm()) <= row_bound(made.features) * (1 + 1e-5)
+    plan = Dpaf.configure("default", {**TINY, "brightness": brightness}).plan(SMALL_FACTS, Budget(10.0, 1e-3))
+    assert (plan.width, plan.bound) == (made.features.width, pytest.approx(made.features.bound))
+
+
+def test_a_single_aggregate_has_the_same_bound() -> None:
+    made = training(aggregate="single", class_maps="false")
+    rows, labels = made.rows(pictures(9).permute(0, 3, 1, 2).float() / 255), torch.arange(9) % 2
+    (whole,), (without,) = clipped_rows(made, rows, labels), clipped_rows(made, rows[:-1], labels[:-1])
+    assert whole.shape == (1, made.features.width + 1)
+    assert 0.9 * row_bound(made.features) < (whole - without).norm() <= row_bound(made.features) * (1 + 1e-5)
+
+
 def test_rows_are_clipped_even_where_sin_would_not_bound_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilset.methods.dpaf.critic.simplified_instance_norm", lambda maps: 1000 * maps)
     made = training()
@@ -105,8 +130,9 @@ def test_rows_are_clipped_even_where_sin_would_not_bound_them(monkeypatch: pytes
     assert clipped.norm(dim=1).max() <= row_bound(made.features) * (1 + 1e-6)
 
 
-def test_one_record_moves_the_sum_of_conv2_by_at_most_the_clip_norm() -> None:
-    made = training(clip_norm="0.01", keep_fraction="0.9")
+@pytest.mark.parametrize("settings", [{"keep_fraction": "0.9"}, {"keep_signs": "7"}])
+def test_one_record_moves_the_sum_of_conv2_by_at_most_the_clip_norm(settings: dict[str, str]) -> None:
+    made = training(clip_norm="0.01", **settings)
     rows, labels = made.rows(pictures(9).permute(0, 3, 1, 2).float() / 255), torch.arange(9) % 2
     noisy_aggregate = torch.randn(2, made.features.width, generator=torch.Generator().manual_seed(1))
     made.upstream, _ = upstream_gradient(made.top, noisy_aggregate)
@@ -124,7 +150,7 @@ def test_the_paper_s_aggregate_without_noise_moves_every_gradient() -> None:
     sums = []
     for kept in (40, 39):
         with torch.no_grad():
-            plain = class_means(made.features(rows[:kept], labels[:kept]), labels[:kept], 2)
+            plain = block_means(made.features(rows[:kept], labels[:kept]), labels[:kept], 2)
         point = 20 * (plain - plain.mean(dim=0))
         made.upstream, _ = upstream_gradient(made.top, point)
         sums.append(torch.cat([part.flatten() for part in clipped_gradients(made, rows[:kept], labels[:kept])]))
@@ -141,7 +167,15 @@ def test_the_plan_has_a_line_for_each_part(conv1: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"conv1": "frozen"}, {"conv1": "classifier", "tanh": "true"}, {"layout": "C1-C1-C1"}]
+    "settings",
+    [
+        {"conv1": "frozen", "keep_signs": "9"},
+        {"conv1": "classifier", "tanh": "true"},
+        {"layout": "C1-C1-C1", "label_at": "top"},
+        {"brightness": "0.5"},
+        {"aggregate": "single", "class_maps": "false", "generator": "dcgan", "generator_width": "16"},
+    ],
+    ids=str,
 )
 def test_whole_runs(settings: dict[str, str], records: ImageSet, tmp_path: Path) -> None:
     release = run(Vault(records), job(**settings), workspace=tmp_path / "run")
@@ -157,15 +191,32 @@ def test_a_public_conv1_needs_public_images_and_costs_nothing(records: ImageSet,
     assert epsilon_of(check_chain(release.certificate.ledger), default_delta(300)) <= 10
 
 
-def test_as_published_claims_nothing(records: ImageSet, tmp_path: Path) -> None:
-    wanted = Job(
-        method="dpaf",
-        epsilon=10.0,
-        samples=10,
-        as_published=True,
-        settings={**TINY, "conv1": "classifier", "batch": "50"},
-    )
+# The sizes of a test; everything else is the preset's.
+QUICK = {"steps": "4", "mu": "2", "width": "4", "generated_batch": "8", "conv1_steps": "2", "generator_width": "16"}
+PAPERS = {
+    "layout": "C2-C1-x", "conv1": "classifier", "aggregate": "single", "generator": "dcgan",
+    "generator_sees": "samples", "keep_fraction": 0.9, "class_maps": False, "teacher_share": 0.0,
+}  # fmt: skip
+
+
+def test_the_preset_paper_is_the_papers_form_under_our_account(records: ImageSet, tmp_path: Path) -> None:
+    wanted = Job(method="dpaf", preset="paper", epsilon=10.0, samples=10, settings={**QUICK, "batch": "50"})
     release = run(Vault(records), wanted, workspace=tmp_path / "run")
+    assert release.certificate.guarantee == "dp"
+    assert {name: release.certificate.settings[name] for name in PAPERS} == PAPERS
+    assert [event.label for event in check_chain(release.certificate.ledger)][:1] == ["conv1"]
+
+
+def test_as_published_claims_nothing_and_is_the_papers_loop_whole(
+    records: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[bool] = []
+    own = as_published._published_conv1
+    monkeypatch.setattr(as_published, "_published_conv1", lambda *given: (trained.append(True), own(*given)))
+    wanted = Job(method="dpaf", epsilon=10.0, samples=10, as_published=True, settings={**QUICK, "batch": "50"})
+    release = run(Vault(records), wanted, workspace=tmp_path / "run")
+    assert trained, "lines 3 to 5 were left out"
+    assert {name: release.certificate.settings[name] for name in PAPERS} == PAPERS
     assert release.certificate.guarantee == "none"
     assert any("Theorem 1" in reason for reason in release.certificate.reasons)
 
@@ -240,8 +291,8 @@ def test_a_plan_knows_the_numbers_of_the_network(layout: str, size: int, channel
 
 def test_a_plan_carries_the_width_and_the_bound() -> None:
     plan = Dpaf().plan(FACTS, Budget(1.0, 1e-5))
-    features = build_critic(DpafSettings(), FACTS, seed=0).features
     assert isinstance(plan, DpafPlan)
+    features = build_critic(plan.settings, FACTS, seed=0).features
     assert (plan.width, plan.bound) == (features.width, features.bound)
     assert [plan.aggregate, plan.conv2] == list(plan.events[-2:])
     assert plan.teacher is not None
@@ -262,6 +313,8 @@ def test_an_aggregate_that_is_all_noise_is_refused() -> None:
         ({"conv2_share": 0.0}, "conv2_share to be a number above 0"),
         ({"conv2_share": 0.5, "teacher_share": 0.5}, "leave something for the aggregate"),
         ({"keep_fraction": 0.0}, "keep_fraction"),
+        ({"keep_signs": 3, "keep_fraction": 0.9}, "keep_signs is a rule of its own"),
+        ({"aggregate": "single", "label_at": "top"}, "no class to be told"),
         ({"width": 0}, "width to be a whole number of at least 1"),
         ({"least_difference": -0.1}, "least_difference to be a number of at least 0"),
     ],

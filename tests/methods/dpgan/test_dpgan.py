@@ -8,6 +8,7 @@ import pytest
 import torch
 from running import run_with
 
+from veilset.audit.game import MemoryLedger
 from veilset.core.errors import InputError, VeilsetError
 from veilset.data.images import ImageSet
 from veilset.data.procedural_images import drawn_patterns
@@ -15,18 +16,27 @@ from veilset.methods.base import Context
 from veilset.methods.dpgan.adversaries import Adversaries
 from veilset.methods.dpgan.config import Dpgan, DpganSettings
 from veilset.methods.dpgan.method import RealHalf
+from veilset.methods.shared.gan import too_alike
 from veilset.models.generators.conditional import rebuild_generator
 from veilset.pipeline.job import Job
 from veilset.pipeline.run import run
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget, default_delta
+from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import check_chain
 from veilset.privacy.mechanisms.dpsgd_steps import GradientSteps
+from veilset.privacy.noise import NoiseSource
+from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
 
 FACTS = PublicFacts(units=60_000, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
 TINY = {"steps": "6", "random_features": "64", "pictures": "60", "generated_batch": "8", "replay": "2"}
 CRITICS = ("kernel", "scattering", "dcgan", "resnet")
+
+
+class NoNoise(NoiseSource):
+    def normal(self, count: int) -> torch.Tensor:
+        return torch.zeros(count, dtype=torch.float64)
 
 
 def pictures(count: int, first: int = 0) -> torch.Tensor:
@@ -91,6 +101,38 @@ def test_the_critic_learns_to_tell_and_the_generator_follows() -> None:
     assert float(made.of_generator.draw(20, "look")[0].detach().mean()) > before + 0.1
 
 
+@pytest.mark.parametrize("critic", ["kernel", "scattering"])
+def test_the_wasserstein_gradient_of_a_linear_critic_does_not_depend_on_the_critic(critic: str) -> None:
+    """So it is asked for once, in one full sum, and has less noise than steps of the same budget on average."""
+    made = adversaries(critic)
+    real = RealHalf(made)
+    images, labels = pictures(9), torch.arange(9) % 2
+    seen = real.features(images, labels)
+    before = real.clipped_sum(seen, labels)
+    torch.nn.init.normal_(made.parameters[0], std=5.0, generator=torch.Generator().manual_seed(1))
+    after = real.clipped_sum(seen, labels)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    once = Dpgan.configure("plain", {"critic": critic}).plan(FACTS, Budget(1.0, 1e-5)).critic
+    often = Dpgan.configure("plain", {"critic": critic, "loss": "hinge"}).plan(FACTS, Budget(1.0, 1e-5)).critic
+    assert (once.count, once.sampling_rate) == (1, 1.0)
+    # A moving average over `real_memory` steps, 100, has the noise of 199 steps that count alike.
+    noise_of_mean = often.noise_multiplier / (often.sampling_rate * FACTS.units) / 199**0.5
+    assert once.noise_multiplier / FACTS.units < 0.75 * noise_of_mean
+
+
+@pytest.mark.parametrize("critic", ["kernel", "scattering"])
+def test_what_is_released_once_is_the_gradient_of_every_step(critic: str) -> None:
+    made = adversaries(critic)
+    images, labels = pictures(50), torch.arange(50) % 2
+    event = Event(label="critic", noise_multiplier=1.0)
+    vault = Vault(ImageSet(images.numpy(), labels.numpy()))
+    session = Session(vault, Plan(budget=Budget(1e6, 1e-5), events=(event,)), MemoryLedger(), NoNoise(1))
+    real = RealHalf(made)
+    once, _ = real.for_all_steps(session, event)
+    (every,) = real.clipped_sum(real.features(images, labels), labels)
+    torch.testing.assert_close(once, every.float() / 50, rtol=0.05, atol=2e-3)
+
+
 @pytest.mark.parametrize("critic", ["scattering", "dcgan"])
 def test_a_whole_run_of_other_critics(critic: str, records: ImageSet, tmp_path: Path) -> None:
     release = run(Vault(records), job(critic=critic, teacher_share="0", steps="3"), workspace=tmp_path / "run")
@@ -98,6 +140,26 @@ def test_a_whole_run_of_other_critics(critic: str, records: ImageSet, tmp_path: 
     weights, description = release.models["generator"]
     rebuilt = rebuild_generator(description, dict(weights))
     assert rebuilt(torch.zeros(1, 64), torch.zeros(1, dtype=torch.int64)).shape == (1, 1, 16, 16)
+
+
+def test_images_of_a_class_are_pushed_apart() -> None:
+    """The same steps with and without the push: images that it moved differ more."""
+
+    def difference(least: str) -> float:
+        made = adversaries("kernel", least_difference=least, generator_learning_rate="0.01", generated_batch="16")
+        for _ in range(25):
+            made.generator_step(1.0)
+        images, _ = made.of_generator.draw(16, "look")
+        return 0.5 - float(too_alike(images.detach(), 2, 0.5))
+
+    assert difference("0.5") > difference("0") + 0.02
+
+
+def test_smooth_images_with_noise_are_released(records: ImageSet, tmp_path: Path) -> None:
+    settings = {"generator": "smooth", "image_noise": "0.3", "variation": "turned", "least_difference": "0.2"}
+    release = run(Vault(records), job(**settings), workspace=tmp_path / "run")
+    assert release.images.shape == (20, 16, 16, 1)
+    assert release.certificate.settings["variation"] == "turned"
 
 
 def test_a_run_goes_on_where_its_last_lease_ended(
@@ -115,9 +177,9 @@ def test_a_run_goes_on_where_its_last_lease_ended(
 
     monkeypatch.setattr(GradientSteps, "step", stop)
     with pytest.raises(KeyboardInterrupt):
-        run(Vault(records), job(teacher_share="0"), workspace=tmp_path / "run")
+        run(Vault(records), job(teacher_share="0", loss="hinge"), workspace=tmp_path / "run")
     taken.append("the step that was cut off")
-    release = run(Vault(records), job(teacher_share="0"), workspace=tmp_path / "run", resume=True)
+    release = run(Vault(records), job(teacher_share="0", loss="hinge"), workspace=tmp_path / "run", resume=True)
     assert taken == ["critic"] * 3 + ["the step that was cut off"] + ["critic"] * 2
     assert epsilon_of(check_chain(release.certificate.ledger), default_delta(300)) <= 10
 

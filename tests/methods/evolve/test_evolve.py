@@ -14,16 +14,22 @@ from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
 from veilset.data.procedural_images import drawn_patterns
 from veilset.data.tensors import as_bytes, as_floats
-from veilset.methods.evolve.config import Evolve, EvolveSettings, candidate_count
+from veilset.methods.base import Context
+from veilset.methods.evolve.config import Evolve, EvolvePlan, EvolveSettings, candidate_count
 from veilset.methods.evolve.features import feature_space, features_of
 from veilset.methods.evolve.generators import Checked
 from veilset.methods.evolve.method import _next
 from veilset.methods.evolve.pool import EigenPool, PoolGenerator, pool_pictures
+from veilset.methods.evolve.sampling import FittedEvolve
 from veilset.methods.evolve.voting import Ballot, Survivors
+from veilset.models.features.weights import PUBLISHED, is_installed
 from veilset.pipeline.job import Job
 from veilset.pipeline.run import run
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
+from veilset.privacy.ledger import Ledger
+from veilset.privacy.noise import NoiseSource
+from veilset.privacy.session import Session
 from veilset.privacy.spending import Spending
 from veilset.privacy.vault import PublicFacts, Vault
 
@@ -178,7 +184,7 @@ def test_one_image_more_moves_the_votes_by_one(pictures: Tensor) -> None:
 def test_features_have_length_one_and_their_own_shape() -> None:
     for shape in ((16, 16, 1), (40, 20, 3)):
         images = as_floats(pool_pictures(None, shape, 60, seed=0))
-        for name in ("wavelets", "pixels"):
+        for name in ("wavelets", "pixels", *(["pretrained"] if is_installed("lite0") else [])):
             rows = features_of(feature_space(name, images, seed=0, device="cpu"), images, "cpu")
             torch.testing.assert_close(rows.norm(dim=1), torch.ones(60))
 
@@ -353,3 +359,37 @@ def test_presets_run_in_small(records: ImageSet, tmp_path: Path) -> None:
         workspace=tmp_path / "run",
     )
     assert len(release.images) == 10
+
+
+def test_the_space_follows_from_public_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(shape: tuple[int, int, int]) -> EvolvePlan:
+        facts = PublicFacts(units=5000, unit="record", shape=shape, class_names=("a", "b"))
+        return Evolve(EvolveSettings(teacher_share=0.0)).plan(facts, Budget(1.0, 1e-5))
+
+    monkeypatch.setattr("veilset.teachers.planning.is_installed", lambda name: True)
+    assert plan((32, 32, 3)).certified()["features"] == "pretrained"
+    assert plan((32, 32, 3)).public_weights() == {"lite0": PUBLISHED["lite0"].sha256}
+    assert plan((16, 16, 3)).space == "wavelets"
+    assert plan((224, 224, 1)).space == "wavelets"
+    monkeypatch.setattr("veilset.teachers.planning.is_installed", lambda name: False)
+    assert plan((32, 32, 3)).space == "wavelets"
+    assert plan((32, 32, 3)).public_weights() == {}
+
+
+def test_the_control_has_random_candidates_alike_often(tmp_path: Path) -> None:
+    """Other candidates, the same generator, classifier and variations, and no votes."""
+    images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 1), dtype=np.uint8)
+    vault = Vault(ImageSet(images, np.arange(40) % 2))
+    plan = Evolve.configure("fast", Evolve.smallest).plan(vault.facts, Budget(10.0, 1e-3))
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", {"run": "test"})
+    session = Session(vault, plan, ledger, NoiseSource(), workspace=None)
+    fitted = Evolve.fit(plan, session, None, Context())
+    session.finish()
+    ledger.close()
+    assert isinstance(fitted, FittedEvolve)
+    control = fitted.unvoted(seed=3)
+    assert control.candidates.shape == fitted.candidates.shape
+    assert not torch.equal(control.candidates, fitted.candidates)
+    assert all(float(own.shares.std()) == 0 and not own.were_elected for own in control.survivors)
+    assert (control.generator, control.teacher, control.degree) == (fitted.generator, fitted.teacher, fitted.degree)
+    assert control.sample(10).images.shape == (10, 16, 16, 1)

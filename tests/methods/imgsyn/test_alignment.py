@@ -20,7 +20,8 @@ def images(count: int, seed: int) -> torch.Tensor:
 
 def scattering_teacher() -> Teacher:
     network = make_network(kind="head", name="", shape=SHAPE, classes=CLASSES, directions=20, head_only=True, seed=0)
-    network.get_submodule("code").learn_directions([images(60, 1)])  # type: ignore[operator]
+    code = network.get_submodule("code")
+    code.learn_directions(code.extractor(images(60, 1)))  # type: ignore[operator]
     with torch.no_grad():
         network.get_submodule("head").weight.normal_(generator=torch.Generator().manual_seed(5))  # type: ignore[operator]
     return finished(network, {})
@@ -165,3 +166,16 @@ def test_threads_see_their_own_layers() -> None:
     alone = [moments.observe(batch)[1] for batch in batches]
     together = in_parallel(lambda number: moments.observe(batches[number])[1], len(batches), workers=4)
     assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(alone, together, strict=True))
+
+
+def test_the_last_iterate_is_kept_where_it_is_asked_for() -> None:
+    """Steps that only do harm: the best iterate is not the last one."""
+    moments = moments_of("code")
+    start, labels = images(6, 12) * 0.01, torch.zeros(6, dtype=torch.long)
+    config = AlignSettings(
+        feature_weight=0.0, class_weight=0.0, variation_weight=1.0, square_weight=0.0, learning_rate=0.9, iterations=3
+    )
+    best = align(start, labels, moments, target_of(moments), config)
+    last = align(start, labels, moments, target_of(moments), config.changed(keep="last"))
+    assert float(total_variation(last.images)) == pytest.approx(last.variations[-1], rel=1e-5)
+    assert not torch.equal(best.images, last.images)

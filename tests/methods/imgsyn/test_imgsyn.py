@@ -10,12 +10,12 @@ import pytest
 import torch
 from running import run_with
 
-from veilset.core.errors import InputError
+from veilset.core.errors import BudgetError, InputError
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
 from veilset.methods.base import Context
 from veilset.methods.imgsyn import method as method_file
-from veilset.methods.imgsyn import sampling, starting_points
+from veilset.methods.imgsyn import sampling, statistic
 from veilset.methods.imgsyn.config import Imgsyn, ImgsynSettings
 from veilset.methods.imgsyn.method import class_means
 from veilset.pipeline.job import Job
@@ -23,7 +23,7 @@ from veilset.pipeline.run import run
 from veilset.privacy.account import Account
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import Budget
-from veilset.privacy.ledger import Ledger
+from veilset.privacy.ledger import Ledger, check_chain
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts, Vault
@@ -41,7 +41,7 @@ SMALL = {"iterations": "2", "batch": "10", "pool": "2", "copies": "2"}
 def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Directions and scales from fewer pictures: the same code in less time."""
     monkeypatch.setattr(fitting, "_PICTURES", 800)
-    monkeypatch.setattr(starting_points, "_PICTURES", 100)
+    monkeypatch.setattr(statistic, "_PICTURES", 100)
 
 
 def records(seed: int = 0, count: int = 300) -> ImageSet:
@@ -120,7 +120,7 @@ def test_the_release_depends_on_private_data_only_through_teacher_and_statistic(
 def _paying(answer: Callable[..., object]) -> Callable[..., object]:
     """`train_teacher` that spends its event and trains nothing."""
 
-    def train(session: Session, plan: TeacherPlan, *_: object) -> object:
+    def train(session: Session, plan: TeacherPlan, *_: object, **__: object) -> object:
         session._spending.pay_steps(plan.event)
         return answer()
 
@@ -159,9 +159,8 @@ def _fixed_teacher() -> object:
     from veilset.teachers.teacher import finished, make_network
 
     network = make_network(kind="head", name="", shape=(16, 16, 1), classes=3, directions=12, head_only=True)
-    network.get_submodule("code").learn_directions(
-        [torch.rand(40, 1, 16, 16, generator=torch.Generator().manual_seed(1))]
-    )
+    code = network.get_submodule("code")
+    code.learn_directions(code.extractor(torch.rand(40, 1, 16, 16, generator=torch.Generator().manual_seed(1))))  # type: ignore[operator]
     return finished(network, {})
 
 
@@ -213,9 +212,27 @@ def test_labels_of_two_classes_are_not_softened() -> None:
     assert certified(two, label_temperature=3.0)["label_temperature"] == 3
 
 
-@pytest.mark.parametrize(("teacher", "student"), [("auto", "scatternet"), ("network", None)])
-def test_the_student_named_is_of_the_teachers_kind(teacher: str, student: str | None) -> None:
-    assert certified(FACTS, teacher=teacher).get("student_network") == student
+@pytest.mark.parametrize("teacher", ["auto", "network"])
+def test_no_network_is_recommended(teacher: str) -> None:
+    """A student on the teacher's own features learns from labelled noise, too, so it says nothing of the images."""
+    assert "student_network" not in certified(FACTS, teacher=teacher)
+
+
+@pytest.mark.parametrize(
+    ("channels", "features", "made"),
+    [(1, "auto", ("all", 0.3, 4)), (3, "wavelets", ("all", 0.3, 4)), (3, "lite0", ("crops", 0.0, 2)),
+     (1, "lite0+wavelets", ("all", 0.3, 4))],
+)  # fmt: skip
+def test_photographs_stay_photographs_for_a_teacher_that_knows_them(
+    channels: int, features: str, made: tuple[object, ...]
+) -> None:
+    facts = replace(FACTS, shape=(32, 32, channels))
+    method = Imgsyn.configure("default", {"features": features})
+    found = method.plan(facts, Budget(1.0, 1e-5))
+    assert (found.making.variation, found.making.aligned_share, found.making.pool) == made
+    assert tuple(found.certified()[name] for name in ("variation", "aligned_share", "pool")) == made
+    assert (found.statistic is None) == (made[1] == 0)
+    assert found.public_scale == (2 if made[0] == "crops" else 1)
 
 
 def test_changes_to_images_as_a_recipe(tmp_path: Path) -> None:
@@ -292,3 +309,41 @@ def test_the_noise_of_a_share() -> None:
         for s in (0.5, 0.999)
     )
     assert half == pytest.approx(math.sqrt(2) * all_of_it, rel=0.01)
+
+
+def test_the_preset_paper_has_table_5() -> None:
+    plan = Imgsyn.configure("paper").plan(FACTS, Budget(10.0, 1e-5))
+    assert plan.teacher.event.count == round(14 * FACTS.units / 128)
+    assert plan.teacher.recipe.learning_rate == 0.01
+    assert plan.temperature == 100
+    faces = Imgsyn.configure("paper_faces").plan(FACTS, Budget(10.0, 1e-5))
+    assert faces.teacher.event.count == round(22 * FACTS.units / 128)
+
+
+def test_a_noise_that_is_set_leaves_the_rest_to_the_statistic() -> None:
+    asked = {"teacher_epochs": "1", "teacher_noise": "1.5"}
+    plan = Imgsyn.configure("paper", asked).plan(FACTS, Budget(1.0, 1e-5))
+    assert plan.teacher.event.noise_multiplier == 1.5
+    assert 0.98 < epsilon_of(plan.events, 1e-5) <= 1.0
+    with pytest.raises(BudgetError, match="Raise teacher_noise"):
+        Imgsyn.configure("paper", {**asked, "teacher_noise": "0.5"}).plan(FACTS, Budget(1.0, 1e-5))
+
+
+def test_the_preset_paper_runs(tmp_path: Path) -> None:
+    settings = {"network": "convnet", "teacher_epochs": "1", "teacher_batch": "50", "iterations": "2"}
+    wanted = Job(method="imgsyn", preset="paper", epsilon=8.0, samples=12, settings=settings)
+    release = run_with(records(), wanted, workspace=tmp_path / "run", public=public())
+    assert release.certificate.guarantee == "dp"
+    assert release.certificate.label_temperature == 100
+    assert [event.label for event in check_chain(release.certificate.ledger)] == ["teacher", "statistics"]
+
+
+def test_the_teacher_of_the_papers_table() -> None:
+    """Table 5's MNIST at epsilon 1: batch 128, clip norm 1, rate .01; the noise follows from the budget."""
+    asked = {"teacher_steps": 50, "teacher_batch": 128, "teacher_clip_norm": 1.0, "teacher_learning_rate": 0.01}
+    plan = Imgsyn.configure("paper", asked).plan(FACTS, Budget(1.0, 1e-5))
+    recipe, event = plan.teacher.recipe, plan.teacher.event
+    assert (recipe.kind, recipe.network, recipe.clip_norm, recipe.learning_rate) == ("network", "resnet18", 1.0, 0.01)
+    assert (event.count, event.sampling_rate) == (50, pytest.approx(128 / FACTS.units, rel=0.01))
+    assert epsilon_of(plan.events, 1e-5) <= 1.0
+    assert plan.settings.keep == "last"

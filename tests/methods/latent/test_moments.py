@@ -71,6 +71,18 @@ def test_the_weights_make_the_expected_divergence_least() -> None:
     assert divergence(chosen) <= min(divergence(share / 1000) for share in range(1, 1000)) * 1.01
 
 
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+def test_a_share_for_the_mean_moves_noise_and_not_the_bound(share: float) -> None:
+    rows = MomentRows(size=5, clip_norm=2.0, count_weight=0.0, mean_share=share)
+    long = torch.full((1, 5), 9.0)
+    assert float(rows(long).norm()) == pytest.approx(rows.sensitivity) == 1.0
+    moments = rows.read(torch.zeros(1, 20, dtype=torch.float64), 100, 3.0)
+    assert float(moments.mean_noises) == pytest.approx(2 * 3 / 100 / math.sqrt(share))
+    # What two releases with these noises cost: squares of sensitivity over noise add up to those of the one sum.
+    first, second = math.sqrt(share) / 3, math.sqrt(1 - share) / 3
+    assert first**2 + second**2 == pytest.approx(1 / 3**2)
+
+
 def test_the_rule_on_directions() -> None:
     assert direction_count(64, 1e9, 1.0) == 64
     counts = [direction_count(64, 1000, noise) for noise in (0.5, 2, 8, 32)]
@@ -101,7 +113,7 @@ def spiked(size: int, noise: float, seed: int) -> tuple[torch.Tensor, Moments]:
 
 @pytest.mark.parametrize("noise", [0.03, 0.06])
 def test_shrinking_beats_replacing_negative_eigenvalues(noise: float) -> None:
-    """The three repairs, by squared error over twenty draws; see docs/latent.md."""
+    """The three repairs, by squared error over twenty draws; see docs/methods/latent.md."""
     errors = dict.fromkeys(("replace", "linear", "spiked"), 0.0)
     one = torch.eye(30, dtype=torch.float64)
     public = Seen(mean=torch.zeros(30).double(), covariance=one)

@@ -8,9 +8,10 @@ import torch
 
 from veilset.core.errors import InputError
 from veilset.data.images import ImageSet
-from veilset.methods.latent.generators import style
+from veilset.methods.latent.generators import game as games
+from veilset.methods.latent.generators.making import make_generator
 from veilset.methods.latent.generators.recipes import STYLES, StyleRecipe
-from veilset.methods.latent.generators.style import StyleGame, train_generator
+from veilset.methods.latent.generators.style import StyleGame
 
 TINY = StyleRecipe(latent_size=8, width=4, mapping_layers=2, steps=6, batch=8, decay=0.9)
 
@@ -27,8 +28,8 @@ def public(count: int = 64, size: int = 16, level: int = 200) -> ImageSet:
 def test_the_generator_comes_nearer_to_the_public_images() -> None:
     real = public(level=60)
     recipe = TINY.changed(steps=60, batch=16, learning_rate=0.005)
-    before = train_generator(real, recipe.changed(steps=1))
-    after = train_generator(real, recipe)
+    before = make_generator(real, recipe.changed(steps=1))
+    after = make_generator(real, recipe)
     w = torch.Generator().manual_seed(0)
     brightness = [float(g.render(g.draw(100, w)).float().mean()) for g in (before, after)]
     truth = float(real.images.mean())
@@ -39,11 +40,11 @@ def test_the_generator_comes_nearer_to_the_public_images() -> None:
 def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(style, "_CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(games, "CHECKPOINT_EVERY", 4)
     place = tmp_path / "checkpoint.pt"
-    train_generator(public(), TINY.changed(steps=5), checkpoint=place)
-    resumed = train_generator(public(), TINY, checkpoint=place)
-    whole = train_generator(public(), TINY)
+    make_generator(public(), TINY.changed(steps=5), checkpoint=place)
+    resumed = make_generator(public(), TINY, checkpoint=place)
+    whole = make_generator(public(), TINY)
     for name, value in whole.state_dict().items():
         assert torch.allclose(resumed.state_dict()[name], value, atol=1e-5), name
 
@@ -61,14 +62,14 @@ def test_augmentation_follows_the_critic() -> None:
 
 def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least 16 public images"):
-        train_generator(public(8), TINY)
+        make_generator(public(8), TINY)
     wide = ImageSet(np.zeros((20, 16, 20, 1), dtype=np.uint8), np.arange(20) % 2)
     with pytest.raises(InputError, match="square"):
-        train_generator(wide, TINY)
+        make_generator(wide, TINY)
     other = tmp_path / "other.pt"
     StyleGame(16, 1, TINY.changed(width=8), seed=0, device="cpu").save(other)
     with pytest.raises(InputError, match="not a checkpoint of this training"):
-        train_generator(public(), TINY, checkpoint=other)
+        make_generator(public(), TINY, checkpoint=other)
     with pytest.raises(InputError, match="Expected steps to be a whole number of at least 1"):
         StyleRecipe(steps=0)
     assert {"fast", "default"} <= set(STYLES)

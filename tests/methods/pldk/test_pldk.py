@@ -217,9 +217,12 @@ def test_as_published_has_no_guarantee(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"experts": "4"}, "experts to be a whole number of at least 1 and of at most 3"),
-        ({"start": "release"}, "folder for release alone"),
-        ({"release": "somewhere"}, "folder for release alone"),
+        ({"experts": "0"}, "experts to be a whole number of at least 1"),
+        ({"start": "release"}, "Expected a folder for release beside"),
+        ({"pretraining": "true"}, "Expected a folder for release beside"),
+        ({"release": "somewhere"}, "Expected a folder for release beside"),
+        ({"start": "condensed"}, "start=condensed is for matching=trajectory"),
+        ({"teacher": "pretrained"}, "teacher=auto, head or network"),
         ({"alpha": "2"}, "alpha"),
         ({"images_per_class": "0"}, "images_per_class to be a whole number of at least 1"),
         ({"start": "real"}, "stay private"),
@@ -238,6 +241,69 @@ def test_condensation_and_teacher_share_one_budget(matching: Any) -> None:
     plan = Pldk(PldkSettings(matching=matching)).plan(FACTS, Budget(10.0, 1e-5))
     assert [(event.label, event.count) for event in plan.events][1:] == [("condensation", PldkSettings().networks)]
     assert 9.9 < epsilon_of(plan.events, 1e-5) <= 10.0
+
+
+def test_a_sum_over_all_units_has_the_least_noise_for_each() -> None:
+    """Sums over samples at the same cost: 2.47 times as much at epsilon 10, with 40 networks."""
+    noise = []
+    for batch in (4096, "auto"):
+        settings = PldkSettings(matching="distribution", network_batch=batch, networks=40)  # type: ignore[arg-type]
+        event = Pldk(settings).plan(FACTS, Budget(10.0, 1e-5)).condensation
+        assert event is not None
+        noise.append(event.noise_multiplier / event.sampling_rate)
+    assert noise[0] / noise[1] == pytest.approx(2.47, abs=0.02)
+
+
+def test_there_may_be_many_experts_and_a_teacher_of_another_kind(tmp_path: Path) -> None:
+    settings = {"matching": "trajectory", "experts": "5", "teacher": "network", "teacher_network": "lenet"}
+    plan = Pldk.configure("default", settings).plan(FACTS, Budget(10.0, 1e-5))
+    assert len(plan.experts) == 5
+    assert plan.teacher is not None
+    assert (plan.teacher.recipe.kind, plan.teacher.recipe.network) == ("network", "lenet")
+    assert 9.9 < epsilon_of(plan.events, 1e-5) <= 10.0
+    release = make(tmp_path, settings={**settings, "student": "lenet"}, as_published=True)
+    assert release.models["student"][1]["name"] == "lenet"
+    assert release.model("student")(torch.rand(4, 1, 16, 16)).shape == (4, 2)
+
+
+def test_class_means_may_lead_before_trajectories_do(tmp_path: Path) -> None:
+    settings = {"matching": "trajectory", "start": "condensed", "experts": "2"}
+    plan = Pldk.configure("default", settings).plan(FACTS, Budget(10.0, 1e-5))
+    assert [event.label for event in plan.events] == ["teacher", "condensation", "expert 1", "expert 2"]
+    assert plan.condensation is not None
+    assert plan.condensation.sampling_rate == 1.0
+    assert 9.9 < epsilon_of(plan.events, 1e-5) <= 10.0
+    release = make(tmp_path, settings=settings)
+    assert release.certificate.guarantee == "dp"
+    assert release.images.shape == (6, 16, 16, 1)
+
+
+def test_without_iterations_images_stay_as_they_started(tmp_path: Path) -> None:
+    """The control of trajectory matching: its own start."""
+    still = make(tmp_path, "still", settings={"matching": "trajectory", "iterations": "0"}, insecure_seed=0)
+    moved = make(tmp_path, "moved", settings={"matching": "trajectory"}, insecure_seed=0)
+    assert np.abs(still.images.astype(int) - moved.images).max() > 0
+    # Start and end go through the logits of pixels, which keep off black and white.
+    assert still.images.min() >= 5
+    assert still.images.max() <= 250
+
+
+def test_a_student_may_learn_from_another_release_first(tmp_path: Path) -> None:
+    first = make(tmp_path, epsilon=2.0).save(tmp_path / "first")
+    settings = {"pretraining": "true", "release": str(first)}
+    second = make(tmp_path, "second", settings=settings)
+    assert any(line["kind"] == "carried" for line in second.certificate.ledger)
+    assert 7.9 < second.certificate.epsilon <= 8.0
+    assert any("What that release cost is part of this guarantee" in text for text in second.certificate.warnings)
+
+
+def test_the_thesis_form_runs_whole(tmp_path: Path) -> None:
+    """Preset paper in small: experts, trajectories, a whole network as the teacher."""
+    assert Pldk.configure("paper").settings.matching == "trajectory"
+    small = {**TINY, "experts": "2", "expert_points": "1", "teacher_network": "lenet"}
+    job = Job(method="pldk", epsilon=8.0, delta=1e-5, preset="paper", settings=small)
+    release = run(Vault(records()), job, workspace=tmp_path / "run")
+    assert [event["label"] for event in release.certificate.header["plan"]] == ["teacher", "expert 1", "expert 2"]
 
 
 def test_a_rule_chooses_what_images_are_led_by() -> None:

@@ -43,7 +43,7 @@ def job(**settings: str) -> Job:
         {"teacher_share": "0.3", "scheme": "in_turn"},
         {"critic": "image"},
         {"latent": "bernoulli"},
-        {"generator": "smooth", "image_noise": "0.3"},
+        {"generator": "smooth", "image_noise": "0.3", "least_difference": "0.3"},
         {"hidden": "8"},
     ],
     ids=lambda settings: "-".join(settings.values()) or "default",
@@ -107,15 +107,16 @@ class _Scripted:
         import torch
 
         class Critics:
-            together = True
+            together, keeps_now, total = True, False, 6
 
-            def resume(self, training: Any) -> bool:
-                return False
+            def __init__(self) -> None:
+                self.steps_left = self.total
 
-            def each(self, training: Any, progress: Any, name: str, *, keep_every: int) -> range:
-                return range(6)
+            def kept(self) -> None:
+                pass
 
             def step(self, query: Any) -> torch.Tensor:
+                self.steps_left -= 1
                 return torch.ones(shape)
 
         return Critics()
@@ -143,12 +144,25 @@ def test_a_run_that_was_cut_off_resumes(tmp_path: Path, monkeypatch: pytest.Monk
     assert release.certificate.epsilon == pytest.approx(8.0, abs=0.01)
 
 
-def test_as_published_has_no_guarantee(tmp_path: Path) -> None:
-    wanted = Job(
-        method="sanitized_gan", epsilon=8.0, delta=1e-5, settings=SMALL | {"critic": "image"}, samples=10,
-        as_published=True,
-    )  # fmt: skip
+THESIS = {"critic": "image", "generator": "dcgan", "points": 32, "clip_norm": 1.0}
+QUICK = {"steps": "2", "width": "16", "warmup": "1", "critic_updates": "1", "critic_batch": "4"}
+
+
+def test_the_preset_paper_is_the_thesis_form_under_our_account(tmp_path: Path) -> None:
+    settings = {**QUICK, "critics": "3"}
+    wanted = Job(method="sanitized_gan", preset="paper", epsilon=8.0, delta=1e-5, settings=settings, samples=10)
     release = run(Vault(records()), wanted, workspace=tmp_path / "run")
+    assert release.certificate.guarantee == "dp"
+    assert {name: release.certificate.settings[name] for name in THESIS} == THESIS
+    assert release.certificate.epsilon == pytest.approx(8.0, abs=0.01)
+
+
+def test_as_published_is_the_thesis_form_and_has_no_guarantee(tmp_path: Path) -> None:
+    """The flag alone sets critic, generator, points and steps."""
+    assert SanitizedGan.configure(as_published=True).settings.steps == 2000
+    wanted = Job(method="sanitized_gan", epsilon=8.0, delta=1e-5, settings=QUICK, samples=10, as_published=True)
+    release = run(Vault(records()), wanted, workspace=tmp_path / "run")
+    assert {name: release.certificate.settings[name] for name in THESIS} == THESIS
     assert release.certificate.guarantee == "none"
     assert release.certificate.epsilon is None
     assert "one critic" in release.certificate.reasons[0]

@@ -78,7 +78,7 @@ def test_a_seed_decides_the_first_weights():
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("dcgan", {"size": 15}, "16 to 64 pixels, got 15"),
+        ("dcgan", {"size": 15}, "16 to 256 pixels, got 15"),
         ("resnet", {"classes": 0}, "at least 1"),
         ("resnet", {"norm": "batch"}, "Expected norm to be one of group, layer, none, got 'batch'"),
         ("scattering", {"width": 8}, "has no width"),

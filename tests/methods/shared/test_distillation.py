@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch.nn import functional
 
+from veilset.methods.shared.data_free_config import DataFreeSettings
 from veilset.methods.shared.distillation import (
     WithFeatures,
     balance_loss,
     bounded_rows,
+    bounded_step,
     decoupled_distillation,
     output_gradient,
     student_loss,
@@ -80,3 +82,30 @@ def test_features_are_what_the_head_reads() -> None:
     logits, features = WithFeatures(network)(torch.rand(2, 1, 16, 16))
     head = network.get_submodule("head")
     torch.testing.assert_close(head(features), logits)
+
+
+def test_the_papers_student_loss_is_cross_entropy_to_the_shifted_outputs(
+    logits: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    outputs, gradient = logits
+    expected = -((outputs - gradient).softmax(dim=1) * outputs.log_softmax(dim=1)).sum(dim=1).mean()
+    torch.testing.assert_close(student_loss(outputs, gradient, "cross_entropy"), expected)
+
+
+def test_line_14_draws_images_to_what_the_student_knows() -> None:
+    """The bounded step, seen from the images: moving against its gradient brings the student's loss down."""
+    network = build_network("lenet", shape=(16, 16, 1), classes=3, seed=1).eval()
+    coins = torch.Generator().manual_seed(0)
+    images = torch.rand(8, 1, 16, 16, generator=coins).requires_grad_()
+    answers = 3 * torch.randn(8, 3, generator=coins)
+    settings = DataFreeSettings(output_bound=5.0, bounding="normalise")
+    loss = bounded_step(network(images), answers, settings)
+    (gradient,) = torch.autograd.grad(loss, images)
+    assert float(gradient.abs().max()) > 0
+    moved = (images - 0.1 * gradient).detach()
+    target = (
+        network(images)
+        - bounded_rows(output_gradient(network(images), answers, other_weight=1.0, temperature=1.0), 5.0, "normalise")
+    ).detach()
+    before, after = (0.5 * (network(x) - target).square().sum(dim=1).mean() for x in (images, moved))
+    assert after < before

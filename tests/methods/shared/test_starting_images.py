@@ -14,7 +14,7 @@ def pictures(count: int = 8, channels: int = 1) -> torch.Tensor:
     return torch.rand(count, channels, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("kind", ["none", "turned", "all"])
+@pytest.mark.parametrize("kind", ["none", "turned", "all", "crops"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_variations_keep_shape_and_range_and_follow_their_generator(kind: str, channels: int) -> None:
     first, second, other = (vary(pictures(40, channels), kind, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
@@ -73,3 +73,17 @@ def test_the_choice_favours_classes_that_have_little() -> None:
     rows = balanced_choice(soft, 50, np.random.default_rng(0))
     assert len(set(rows.tolist())) == 50
     assert 15 <= (rows < 30).sum() <= 30
+
+
+def test_crops_are_cut_from_larger_public_images() -> None:
+    """Fine detail of an image twice the size is still there in a part of it, and not in the whole image made small."""
+    checks = 255 * (np.indices((64, 64)).sum(axis=0) // 2 % 2).astype(np.uint8)
+    large = ImageSet(np.repeat(checks[None, :, :, None], 40, axis=0), np.zeros(40, dtype=np.int64))
+    found = {
+        kind: starting_images("public", (32, 32, 1), large, variation=kind, blur=3, seed=0)(0, 40)
+        for kind in ("none", "crops")
+    }
+    assert found["crops"].shape == (40, 1, 32, 32)
+    contrasts = found["crops"].flatten(1).std(dim=1)
+    assert float(contrasts.max()) > 2 * float(contrasts.min())
+    assert not torch.equal(found["crops"][0], found["crops"][1])

@@ -65,3 +65,16 @@ def test_gradient_reaches_the_pixels() -> None:
 def test_the_seed_decides_the_features() -> None:
     images = torch.rand(2, 1, 16, 16)
     torch.testing.assert_close(make()(images)[1], make()(images)[1])
+
+
+@pytest.mark.parametrize("form", ["scattering", "pixels"])
+def test_what_is_summed_is_no_longer_than_one_and_comes_back(form: FeatureForm) -> None:
+    """Of pictures it was fixed by, of others, and of images unlike any picture."""
+    embedding = make(form)
+    strange = torch.cat([torch.zeros(1, 1, 16, 16), torch.ones(1, 1, 16, 16), torch.rand(6, 1, 16, 16)])
+    for images in (drawn_patterns(40, 16, 1, coins()), strange):
+        rows = embedding.summed(images)
+        assert rows.norm(dim=1).max() <= 1 + 1e-5
+        short = rows.norm(dim=1) < 1 - 1e-4
+        torch.testing.assert_close(embedding.restored(rows[short]), embedding(images)[1][short], atol=1e-5, rtol=0)
+    assert embedding.radius < 0.97, "nothing would be gained"

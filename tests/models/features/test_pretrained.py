@@ -149,6 +149,22 @@ def test_joined_features(name, images):
     assert joined.sha256 == lite.sha256
 
 
+@pytest.mark.parametrize("name", LITE0)
+def test_maps_keep_positions_and_name_the_same_weights(name, images):
+    maps, whole = (build_features(each, (40, 36, 3), side=SIDE) for each in (f"{name}-maps", name))
+    middle, textures = maps.maps(images)[2], maps.maps(images)[1]
+    assert maps.parts == tuple(
+        found.shape[1] * min(side, found.shape[2]) ** 2 for found, side in ((middle, 4), (textures, 8))
+    )
+    with torch.no_grad():
+        rows = maps(images)
+    assert torch.allclose(rows[:, : maps.parts[0]], whole(images)[:, 1280:], atol=1e-5)
+    assert torch.allclose(maps.pooled(images), whole.pooled(images), atol=1e-5)
+    assert (maps.name, maps.sha256) == (f"{name}-maps", whole.sha256)
+    assert weights.weights_of(f"{name}-maps") == name
+    assert weights.weights_of("wavelets") is None
+
+
 def test_wavelets_need_no_weights(images):
     features = build_features("wavelets", (40, 36, 3))
     assert isinstance(features, Features)
@@ -171,7 +187,7 @@ def test_what_is_refused():
 def test_the_listing_loads_no_torch():
     code = "import sys; from veilset.models.features import FEATURES; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert FEATURES == ("wavelets", "lite0", "lite1", "lite2")
+    assert FEATURES == ("wavelets", "lite0", "lite1", "lite2", "lite0-maps", "lite1-maps", "lite2-maps")
 
 
 # What a user's module may hold.

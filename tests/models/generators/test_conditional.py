@@ -91,8 +91,8 @@ def test_a_seed_decides_the_first_weights() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"size": 15}, "16 to 64 pixels, got 15"),
-        ({"size": 65}, "16 to 64 pixels, got 65"),
+        ({"size": 15}, "16 to 256 pixels, got 15"),
+        ({"size": 257}, "16 to 256 pixels, got 257"),
         ({"classes": 0}, "at least 1"),
         ({"width": 24}, "multiple of 16, got 24"),
     ],

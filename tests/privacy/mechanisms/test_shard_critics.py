@@ -12,6 +12,7 @@ from torch import Tensor
 
 from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.core.progress import SILENT
+from veilset.dpsgd.trainer import each_step, resume
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.shard_critics import Critics, Query, State
 from veilset.privacy.noise import NoiseSource
@@ -243,8 +244,9 @@ def test_one_loop_takes_keeps_and_resumes(records: Any, open_session: OpenSessio
     events = [Event(label="critics", noise_multiplier=1.0, count=25)]
     first, follower, numbers = open_session(records(40), events, workspace=tmp_path), Follower(), []
     critics = opened(first)
-    assert not critics.resume(follower)
-    for number in critics.each(follower, SILENT, "learning", keep_every=4):
+    critics.keep_every = 4
+    assert not resume(critics, follower)
+    for number in each_step(critics, follower, SILENT, "learning"):
         numbers.append(number)
         critics.step(QUERY)
         follower.done += 1
@@ -253,9 +255,10 @@ def test_one_loop_takes_keeps_and_resumes(records: Any, open_session: OpenSessio
     assert follower.states == [4, 8]
     again = opened(open_session(records(40), events, workspace=tmp_path, ledger=first._spending.ledger))
     resumed = Follower()
-    assert again.resume(resumed)
+    again.keep_every = 4
+    assert resume(again, resumed)
     assert resumed.done == 8
-    for number in again.each(resumed, SILENT, "learning", keep_every=4):
+    for number in each_step(again, resumed, SILENT, "learning"):
         numbers.append(number)
         again.step(QUERY)
         resumed.done += 1
@@ -266,11 +269,11 @@ def test_one_loop_takes_keeps_and_resumes(records: Any, open_session: OpenSessio
 @pytest.mark.parametrize("taken", [0, 2])
 def test_a_loop_that_takes_no_step_or_two_is_refused(taken: int, records: Any, open_session: OpenSession) -> None:
     critics = opened(open_session(records(40), TOGETHER))
-    loop = critics.each(Follower(), SILENT, "learning", keep_every=1)
+    loop = each_step(critics, Follower(), SILENT, "learning")
     next(loop)
     for _ in range(taken):
         critics.step(QUERY)
-    with pytest.raises(VeilsetError, match=f"Expected one step of 'critics' .* got {taken}"):
+    with pytest.raises(VeilsetError, match=f"Expected one step of 'learning' .* got {taken}"):
         next(loop)
 
 

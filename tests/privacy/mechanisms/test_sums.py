@@ -1,3 +1,5 @@
+import copy
+import pickle
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,6 +12,7 @@ import torch
 
 from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.core.progress import SILENT
+from veilset.dpsgd.trainer import each_step, resume
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Ledger, read_ledger
 from veilset.privacy.noise import NoiseSource
@@ -439,8 +442,8 @@ def test_one_loop_takes_keeps_and_resumes(records: Any, open_session: OpenSessio
     first, follower, numbers = open_session(records(), [STEPS], workspace=tmp_path), Follower(), []
     steps, progress = first.gradient_steps(STEPS, clip_norm=1.0), Counted()
     steps.lease_size = 20
-    assert not steps.resume(follower)
-    for number in steps.each(follower, progress, "learning"):
+    assert not resume(steps, follower)
+    for number in each_step(steps, follower, progress, "learning"):
         numbers.append(number)
         steps.step(zeros)
         follower.done += 1
@@ -450,9 +453,9 @@ def test_one_loop_takes_keeps_and_resumes(records: Any, open_session: OpenSessio
     assert (progress.tasks, progress.done) == ([("learning", 60)], 29)
     again = open_session(records(), [STEPS], workspace=tmp_path, ledger=first._spending.ledger)
     steps, resumed = again.gradient_steps(STEPS, clip_norm=1.0), Follower()
-    assert steps.resume(resumed)
+    assert resume(steps, resumed)
     assert resumed.done == 20
-    for number in steps.each(resumed, progress, "learning"):
+    for number in each_step(steps, resumed, progress, "learning"):
         numbers.append(number)
         steps.step(zeros)
         resumed.done += 1
@@ -465,24 +468,52 @@ def test_one_loop_takes_keeps_and_resumes(records: Any, open_session: OpenSessio
 @pytest.mark.parametrize("taken", [0, 2])
 def test_a_loop_that_takes_no_step_or_two_is_refused(taken: int, records: Any, open_session: OpenSession) -> None:
     steps = open_session(records(), [STEPS]).gradient_steps(STEPS, clip_norm=1.0)
-    loop = steps.each(Follower(), SILENT, "learning")
+    loop = each_step(steps, Follower(), SILENT, "learning")
     next(loop)
     for _ in range(taken):
         steps.step(lambda images, labels: [torch.zeros(1)])
-    with pytest.raises(VeilsetError, match=f"Expected one step of 'train' .* got {taken}"):
+    with pytest.raises(VeilsetError, match=f"Expected one step of 'learning' .* got {taken}"):
         next(loop)
 
 
-def test_leases_of_another_event_of_this_name_leave_nothing_to_take(
+def test_an_event_has_its_own_steps_beside_another_of_its_name(
     records: Any, open_session: OpenSession, tmp_path: Path
 ) -> None:
     short = replace(STEPS, count=5)
     session = open_session(records(), [STEPS, short])
     session.gradient_steps(STEPS, clip_norm=1.0).step(lambda images, labels: [torch.zeros(1)])
     steps = session.gradient_steps(short, clip_norm=1.0)
-    assert list(steps.each(Follower(), SILENT, "learning")) == []
+    for _ in range(5):
+        steps.step(lambda images, labels: [torch.zeros(1)])
     with pytest.raises(BudgetError, match="are taken"):
         steps.step(lambda images, labels: [torch.zeros(1)])
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_paid_steps_cannot_be_copied(records: Any, open_session: OpenSession, how: Any) -> None:
+    steps = open_session(records(), [STEPS]).gradient_steps(STEPS, clip_norm=1.0)
+    with pytest.raises(BudgetError, match="cannot be copied"):
+        how(steps)
+
+
+@pytest.mark.parametrize(("name", "value"), [("event", STEPS), ("clip_norm", 2.0), ("steps_left", 9)])
+def test_what_was_paid_for_cannot_be_changed(records: Any, open_session: OpenSession, name: str, value: object) -> None:
+    steps = open_session(records(), [STEPS]).gradient_steps(STEPS, clip_norm=1.0)
+    with pytest.raises(AttributeError):
+        setattr(steps, name, value)
+
+
+def test_no_more_steps_are_leased_than_were_paid_for(records: Any, open_session: OpenSession) -> None:
+    data = records()
+    session = open_session(data, [STEPS])
+    steps = session.gradient_steps(STEPS, clip_norm=1.0)
+    steps._steps_left = 10 * STEPS.count  # a mistake in the counting of steps
+    for _ in range(STEPS.count // steps.lease_size):
+        session._spending.lease(steps._paid, steps.lease_size)
+    reads = data.reads
+    with pytest.raises(BudgetError, match="paid steps are left"):
+        steps.step(lambda images, labels: [torch.zeros(1)])
+    assert data.reads == reads
 
 
 # --- Resuming -----------------------------------------------------------------------------------------------------

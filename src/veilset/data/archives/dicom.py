@@ -64,7 +64,7 @@ def open_dicom(found: Survey, request: Request) -> StreamedImages:
             f"{folder} holds DICOM files and no {CSV_NAME}. Add one, or pass --table FILE.csv, with the columns "
             f"{' or '.join(KEYS)} and label. (Sub-folders are not read as classes: they often name patients.)"
         )
-    table = read_table(path, KEYS, request.labels, request.groups)
+    table = read_table(path, KEYS, request.labels, request.groups, request.reading.findings)
     headers = _headers(found, table, tally, request)
     labelled = _labelled(headers, table, tally, reading)
     _refuse_repeated([header for header, _ in labelled])

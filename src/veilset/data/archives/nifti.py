@@ -92,7 +92,7 @@ def open_nifti(found: Survey, request: Request) -> StreamedImages:
         )
     if reading.slices is None:
         raise InputError(f"{folder} holds NIfTI volumes. Say which slices to use: --slices middle, all or a number.")
-    table = read_table(path, ("path",), request.labels, request.groups)
+    table = read_table(path, ("path",), request.labels, request.groups, request.reading.findings)
     missing = check_listed(folder, [row.key for row in table.rows], path.name, skip=reading.skip_bad)
     if missing:
         tally.said.append(f"{len(missing)} files of {path.name} are not there and are left out.")

@@ -1,4 +1,4 @@
-"""Attacks on a release or a network: who was in its training data? docs/attacks.md says what each assumes.
+"""Attacks on a release or a network: who was in its training data? docs/explanation/attacks.md says what each assumes.
 
 `run_attacks(Target(...), members, nonmembers)` is the way in for other code; `release_target` makes the target of a
 release.

@@ -6,6 +6,7 @@ it: wavelet scattering, pooled to a 2 x 2 grid, seen along the principal directi
 be compared between releases; they are not those of Inception, whose weights a user may supply as a TorchScript file.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,4 +136,5 @@ def supplied_extractor(path: Path) -> Extractor:
             raise InputError(f"Expected {path} to give one row of features per image (b, d).")
         return found
 
-    return Extractor(name=f"TorchScript {path.name}", of_batch=features)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Extractor(name=f"TorchScript {path.name}, SHA-256 {digest[:12]}", of_batch=features)

@@ -38,12 +38,12 @@ class Auc:
         influence = np.zeros(len(labels))
         areas = []
         for label in present:
-            area, pulls = _one_against_rest(labels == label, probabilities[:, label])
+            area, pulls = area_and_pulls(labels == label, probabilities[:, label])
             areas.append(area)
             influence += pulls / len(present)
         value = float(np.mean(areas))
         error = float(np.sqrt(np.mean(influence**2) / len(labels)))
-        return Measurement(value=value, interval=_logit_interval(value, error, _smallest(labels)), n=len(labels))
+        return Measurement(value=value, interval=logit_interval(value, error, _smallest(labels)), n=len(labels))
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class CalibrationError:
         return Measurement(value=value, interval=(max(0.0, value - reach), min(1.0, value + reach)), n=len(labels))
 
 
-def _one_against_rest(mine: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+def area_and_pulls(mine: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
     """The area of one class and how much each record pulls at it."""
     ours, others = np.sort(scores[mine]), np.sort(scores[~mine])
     # The share of the other side that a record beats, ties counted half.
@@ -83,7 +83,8 @@ def _one_against_rest(mine: NDArray[np.bool_], scores: NDArray[np.float64]) -> t
     return area, pulls
 
 
-def _logit_interval(value: float, error: float, smallest: int) -> tuple[float, float]:
+def logit_interval(value: float, error: float, smallest: int) -> tuple[float, float]:
+    """A 95 % interval of an area with this standard error, on the logit scale."""
     if error == 0 or not 0 < value < 1:
         # Perfect order has no spread to estimate from; what the smallest class can show at most is honest.
         return wilson_interval(value * smallest, smallest)

@@ -12,9 +12,7 @@ from torch import nn
 
 from veilset.core.randomness import numpy_generator
 from veilset.core.records import Images, Records
-from veilset.data.images import ImageSet
-from veilset.evaluate.utility.reference_scores import Run, entry, softened, students
-from veilset.evaluate.utility.students import classify
+from veilset.evaluate.utility.reference_scores import Run, entry, labelled_by, students
 from veilset.release.format import Release
 
 _SPREAD = 6.0  # deviations of noise from black to white
@@ -26,9 +24,7 @@ def control_scores(release: Release, teacher: nn.Module | None, test: Records, r
     noise = raw_noise(release.images.shape, run.first_seed)
     noise_labels, noise_soft = labels, soft
     if teacher is not None:
-        sure = classify(teacher, ImageSet(noise, np.zeros(len(noise), np.int64)))
-        noise_soft = softened(sure, run)
-        noise_labels = noise_soft.argmax(axis=1)
+        noise_labels, noise_soft = labelled_by(teacher, noise, classes, run, findings=labels.ndim == 2)
     order = numpy_generator(run.first_seed, "shuffled labels").permutation(len(labels))
     shuffled = None if soft is None else soft[order]
     found = {

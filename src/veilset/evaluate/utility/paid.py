@@ -16,7 +16,7 @@ from veilset.core.errors import InputError
 from veilset.evaluate.metrics import Z95, wilson_interval
 from veilset.privacy.account import Account
 from veilset.privacy.accounting import calibrate, epsilon_of
-from veilset.privacy.budget import Budget, default_delta
+from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Line
 from veilset.privacy.opening import account_of, has_unfinished_run, opened
@@ -67,8 +67,7 @@ def paid_accuracy(
     network does not depend on the test set.
     """
     facts = test.facts
-    budget = Budget(epsilon, default_delta(facts.units) if delta is None else delta)
-    budget.check_against(facts.units)
+    budget = Budget.for_units(epsilon, delta, facts.units, facts.unit)
     noise = calibrate(budget, lambda multiplier: [Event(label=_LABEL, noise_multiplier=multiplier)])
     event = Event(label=_LABEL, noise_multiplier=noise)
     plan = Plan(budget=budget, events=(event,))

@@ -19,6 +19,7 @@ from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Images, Labels, Records, Rows
 from veilset.data import pixels
 from veilset.data.images import ImageSet
+from veilset.evaluate.utility.findings import THRESHOLD
 from veilset.evaluate.utility.students import UtilityResult, classify, evaluate_utility, score
 from veilset.models.descriptions import recognised
 from veilset.privacy.account import Account
@@ -109,9 +110,20 @@ def finished_score(name: str, network: nn.Module, test: Records, classes: int) -
 def public_score(network: nn.Module, public: Records, test: Records, classes: int, run: Run) -> dict[str, Any]:
     """What students of public images reach when the teacher labels them: the release has to beat this."""
     images = in_shape(public, test.shape)
-    sure = classify(network, ImageSet(images, np.zeros(len(images), np.int64)))
+    labels, soft = labelled_by(network, images, classes, run, findings=test.labels.ndim == 2)
+    return entry("public", students(images, labels, soft, classes, test, run))
+
+
+def labelled_by(
+    network: nn.Module, images: Images, classes: int, run: Run, *, findings: bool
+) -> tuple[Labels, SoftLabels]:
+    """A teacher's labels of images, hard and as soft as the release's."""
+    blank = np.zeros((len(images), classes) if findings else len(images), np.int64)
+    sure = classify(network, ImageSet(images, blank, may_lack_classes=True))
+    if findings:
+        return (sure >= THRESHOLD).astype(np.int64), sure.astype(np.float32)
     soft = softened(sure, run)
-    return entry("public", students(images, soft.argmax(axis=1), soft, classes, test, run))
+    return soft.argmax(axis=1), soft
 
 
 def softened(sure: NDArray[np.floating], run: Run) -> SoftLabels:

@@ -8,18 +8,19 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Images, Labels, Records
 from veilset.evaluate.metrics import Accuracy, BalancedAccuracy, ClassRecall, Measurement
 from veilset.evaluate.utility.confidence import Auc, CalibrationError, Probabilities
+from veilset.evaluate.utility.findings import each_as_json, finding_recall, scores_of_each, scores_of_findings
 from veilset.models import build_network
 from veilset.training.classifier import SoftLabels, predict, train_classifier
 from veilset.training.settings import TrainingConfig
@@ -35,12 +36,17 @@ METRICS = (*_OF_CLASSES, *_OF_PROBABILITIES)
 
 @dataclass(frozen=True, kw_only=True)
 class StudentScore:
-    """What one student reached on the test set: every metric of `METRICS` by name, and the recall of each class."""
+    """What one student reached on the test set: every metric of `METRICS` by name, and the recall of each class.
+
+    Of findings the metrics are those of `findings.METRICS`, and each finding has all of them.
+    """
 
     seed: int
     values: Mapping[str, Measurement]
     per_class: tuple[Measurement, ...]
     seconds: float
+    per_finding: tuple[Mapping[str, Measurement], ...] = ()
+    probabilities: Probabilities | None = field(default=None, repr=False, compare=False)
 
     @property
     def accuracy(self) -> Measurement:
@@ -77,12 +83,15 @@ class UtilityResult:
         the test set holds one class only.
         """
         result: dict[str, Any] = {"student": self.student}
-        for metric in METRICS:
-            measured = [score.values[metric.name] for score in self.scores]
+        for name in self.scores[0].values:
+            measured = [score.values[name] for score in self.scores]
             values = [measurement.value for measurement in measured]
-            result[metric.name] = _number(statistics.fmean(values))
-            result[f"{metric.name}_std"] = _number(statistics.stdev(values)) if len(values) > 1 else 0.0
-            result[f"{metric.name}_interval"] = _mean_interval(measured)
+            result[name] = _number(statistics.fmean(values))
+            result[f"{name}_std"] = _number(statistics.stdev(values)) if len(values) > 1 else 0.0
+            result[f"{name}_interval"] = _mean_interval(measured)
+        if self.scores[0].per_finding:
+            each, counts = [score.per_finding for score in self.scores], [one.n for one in self.scores[0].per_class]
+            result["per_finding"] = each_as_json(self.class_names, each, counts)
         return result | {
             "per_class": [self._class_json(label) for label in range(len(self.class_names))],
             "seeds": [
@@ -169,21 +178,40 @@ def score(
     probabilities = classify(network, test)
     if probabilities.shape[1] != classes:
         raise InputError(f"Expected a network with {classes} outputs, got {probabilities.shape[1]}.")
+    if test.labels.ndim == 2:
+        return StudentScore(
+            seed=seed,
+            values=scores_of_findings(test.labels, probabilities),
+            per_class=tuple(finding_recall(test.labels[:, k], probabilities[:, k]) for k in range(classes)),
+            seconds=time.perf_counter() - began,
+            per_finding=scores_of_each(test.labels, probabilities),
+            probabilities=probabilities,
+        )
     predictions = probabilities.argmax(axis=1).astype(np.int64)
     values = {metric.name: metric(test.labels, predictions) for metric in _OF_CLASSES}
     values |= {metric.name: metric(test.labels, probabilities) for metric in _OF_PROBABILITIES}
     per_class = tuple(ClassRecall(label)(test.labels, predictions) for label in range(classes))
-    return StudentScore(seed=seed, values=values, per_class=per_class, seconds=time.perf_counter() - began)
+    return StudentScore(
+        seed=seed,
+        values=values,
+        per_class=per_class,
+        seconds=time.perf_counter() - began,
+        probabilities=probabilities,
+    )
 
 
 def classify(network: torch.nn.Module, records: Records) -> Probabilities:
-    """The class probabilities of each record; images are read in parts, so large sets need little memory."""
+    """The class probabilities of each record, or one for each finding where the records have findings.
+
+    Images are read in parts, so large sets need little memory.
+    """
     rows = np.arange(len(records.labels), dtype=np.int64)
     logits = [
         predict(network, records.read(rows[start : start + _READ_AT_ONCE]))
         for start in range(0, len(rows), _READ_AT_ONCE)
     ]
-    probabilities: Probabilities = softmax(np.concatenate(logits).astype(np.float64), axis=1)
+    whole = np.concatenate(logits).astype(np.float64)
+    probabilities: Probabilities = expit(whole) if records.labels.ndim == 2 else softmax(whole, axis=1)
     return probabilities
 
 
@@ -202,7 +230,12 @@ def require_same_kind(
     """Refuse a test set that the release's students cannot be scored on, before anything is trained."""
     if images.ndim != 4 or len(images) == 0 or len(labels) != len(images):
         raise InputError(f"Expected images (N, H, W, C) with N labels, got {images.shape} and {len(labels)} labels.")
-    if labels.min() < 0 or labels.max() >= classes:
+    if labels.ndim != test.labels.ndim:
+        have, want = ("several findings" if one.ndim == 2 else "one class" for one in (test.labels, labels))
+        raise InputError(
+            f"Expected test images with {want} each, as in the release, got {have}. Pass --labels or --findings."
+        )
+    if labels.ndim == 1 and (labels.min() < 0 or labels.max() >= classes):
         raise InputError(f"Expected labels 0 to {classes - 1}, got {labels.min()} to {labels.max()}.")
     if soft_labels is not None and soft_labels.shape != (len(images), classes):
         raise InputError(f"Expected soft labels of shape ({len(images)}, {classes}), got {soft_labels.shape}.")
@@ -213,7 +246,7 @@ def require_same_kind(
         raise InputError(
             f"Expected test images of {want} as in the release, got {have}. Pass --size and --channels for it."
         )
-    if len(test.class_names) != classes or test.labels.max() >= classes:
+    if len(test.class_names) != classes or (test.labels.ndim == 1 and test.labels.max() >= classes):
         raise InputError(
             f"Expected a test set with the release's {classes} classes, got {len(test.class_names)}. "
             "Check --labels and that both name the same classes."

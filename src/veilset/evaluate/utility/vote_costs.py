@@ -4,7 +4,8 @@
 hardly depends on any of them, and costs less than its noise alone says. How much less is read from the exact votes.
 
 Privacy: the result is computed from private votes without noise. It is a measurement for the data holder, it may not be
-printed in a release, and it is no guarantee of differential privacy, which speaks of all datasets (docs/pate.md).
+printed in a release, and it is no guarantee of differential privacy, which speaks of all datasets
+(docs/methods/pate.md).
 """
 
 import math

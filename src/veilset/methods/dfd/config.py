@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from veilset.core.errors import InputError
-from veilset.core.settings import Auto, setting
+from veilset.core.settings import CLIP_NORM, RATE, Auto, setting
 from veilset.methods.base import AuditForm, Decision, Method, MethodPlan
 from veilset.methods.shared.data_free_config import AUDITED, FAST, SMALLEST, STATISTICS, DataFreeSettings
 from veilset.methods.shared.facts import require_square
@@ -16,7 +16,7 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
 from veilset.privacy.sharing import noise_of_one_sum
 from veilset.privacy.vault import PublicFacts
-from veilset.teachers.config import TeacherPlan, TeacherSettings
+from veilset.teachers.config import Clipping, KindOrAuto, TeacherPlan, TeacherSettings
 from veilset.teachers.planning import draft_teacher, plan_teacher
 
 
@@ -26,7 +26,15 @@ class DfdSettings(DataFreeSettings):
     variant: Literal["A", "B"] = setting(
         "A", "One DP-SGD teacher (A), or many teachers whose gradients are summed with noise (B)."
     )
+    teacher: KindOrAuto = setting("auto", "Kind of A's teacher: head or network (docs/explanation/teachers.md).")
+    network: str = setting("convnet", "Of A's teacher, where it is a network.")
     teacher_steps: int | Auto = setting("auto", "Of A's DP-SGD; auto is the rule of teachers.", least=1)
+    teacher_batch: int | Auto = setting("auto", "Units of such a step, on average.", least=1)
+    teacher_clip_norm: float | Auto = setting("auto", "Bound of one unit's gradient there.", **CLIP_NORM)
+    teacher_learning_rate: float | Auto = setting("auto", "Of its SGD.", **RATE)
+    teacher_clipping: Clipping = setting(
+        "flat", "Longer gradients are shortened to the bound (flat), or all are scaled to it (automatic)."
+    )
     teachers: int | Auto = setting("auto", "Of B; auto is one for every 240 units, at most 250.", least=2)
     rounds: int = setting(
         4, "Of B, at most: the queries of later rounds are chosen by what the earlier ones taught.", least=1
@@ -37,7 +45,9 @@ class DfdSettings(DataFreeSettings):
         above=0,
     )
     vote: Literal["gradient", "signs"] = setting(
-        "gradient", "Of B: the gradient, scaled jointly to length 1, or the signs of its largest entries (DataLens)."
+        "gradient",
+        "Of B: the gradient, scaled jointly to length 1, or the sign of the largest entry of each row (DataLens): "
+        "a vote, whose noise is smaller by sqrt 2.",
     )
 
     def check(self) -> None:
@@ -45,6 +55,22 @@ class DfdSettings(DataFreeSettings):
         super().check()
         if self.variant == "B" and not self.statistics_share:
             raise InputError("Expected statistics_share > 0 for variant B: its few queries must look like something.")
+        if self.teacher == "pretrained":
+            raise InputError("Expected teacher=head or network, got pretrained: dfd has no public images.")
+        self.teacher_settings.check()
+
+    @property
+    def teacher_settings(self) -> TeacherSettings:
+        """What is asked of A's teacher."""
+        return TeacherSettings(
+            kind=self.teacher,
+            network=self.network,
+            steps=self.teacher_steps,
+            batch=self.teacher_batch,
+            clip_norm=self.teacher_clip_norm,
+            learning_rate=self.teacher_learning_rate,
+            clipping=self.teacher_clipping,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +79,8 @@ class GradientRounds:
 
     With n teachers, B queries a round, T rounds and s the multiplier of one release that would cost all of the budget,
     a row on which all teachers agree has length n / sqrt(B) against noise of 2 s sqrt(T): their ratio is `signal`, and
-    B T = (n / (2 s signal))^2 follows.
+    B T = (n / (2 s signal))^2 follows. A vote for one class moves by sqrt 2 for each query: B T = (n / (sqrt 2 s
+    signal))^2, twice as many.
     """
 
     teachers: int
@@ -65,10 +92,22 @@ class GradientRounds:
     def fitting(cls, settings: DfdSettings, facts: PublicFacts, alone: float) -> Self:
         """Rounds and batch for the noise multiplier `alone` of a single release; every class is asked for at least."""
         teachers = teachers_for(facts, settings.teachers)
-        queries = max(facts.classes, int((teachers / (2 * settings.signal * alone)) ** 2))
+        signs = settings.vote == "signs"
+        moves = math.sqrt(2) if signs else 2.0
+        queries = max(facts.classes, int((teachers / (moves * settings.signal * alone)) ** 2))
         rounds = max(1, min(settings.rounds, queries // facts.classes))
         batch = min(MOST_QUERIES, queries) // rounds
-        return cls(teachers=teachers, rounds=rounds, batch=batch, signs=settings.vote == "signs")
+        return cls(teachers=teachers, rounds=rounds, batch=batch, signs=signs)
+
+    def event(self, alone: float) -> Event:
+        """One round's, where all rounds together cost what a single sum of noise `alone` would.
+
+        A joint gradient is one sum. Votes are a sum for each query, each moved by sqrt 2 when a teacher changes.
+        """
+        if self.signs:
+            noise = alone * math.sqrt(self.rounds * self.batch)
+            return Event(label="votes of the teachers", noise_multiplier=noise, count=self.batch)
+        return Event(label="gradients of the teachers", noise_multiplier=alone * math.sqrt(self.rounds))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +131,7 @@ class Dfd(Method):
         "The paper's claim does not hold: it hides single synthetic samples, while one private record changes the "
         "whole teacher and so every answer, and its noise is too small by the square of the clip norm."
     )
+    version = 3
     guarantee = "dp"
     releases = ("images", "labels", "soft_labels", "generator", "student")
     settings_type = DfdSettings
@@ -101,8 +141,15 @@ class Dfd(Method):
         "fast": FAST,
         "paper": {
             "statistics_share": 0.0, "warmup_steps": 0, "statistics_weight": 0.0, "teacher_weight": 0.0,
+            "disagreement_weight": 0.0, "student_weight": 1.0, "one_hot_weight": 1.0, "balance_weight": 1.0,
+            "activation_weight": 1.0, "steps": 2000, "student_steps": 1, "settle_steps": 0, "bank": 0, "batch": 256,
+            "student_batch": 256, "augmented": False, "bounding": "normalise", "student_loss": "cross_entropy",
+            "off_distribution": 0.0, "teacher": "network",
+        },
+        "conversion": {
+            "statistics_share": 0.0, "warmup_steps": 0, "statistics_weight": 0.0, "teacher_weight": 0.0,
             "disagreement_weight": 0.0, "one_hot_weight": 1.0, "balance_weight": 1.0, "activation_weight": 1.0,
-            "steps": 1000, "bounding": "normalise", "off_distribution": 0.0, "batch": 100,
+            "steps": 100, "batch": 100, "drawn_share": 0.7,
         },
     }  # fmt: skip
     # Without warm-up, which the preset `paper` has no statistics for.
@@ -125,7 +172,7 @@ class Dfd(Method):
         That factor is calibrated, because a sampled event costs a little more or less than its share.
         """
         share = self.settings.statistics_share
-        wanted = TeacherSettings(steps=self.settings.teacher_steps)
+        wanted = self.settings.teacher_settings
         draft, whole = draft_teacher(facts, budget, wanted), plan_teacher(facts, budget, wanted).event.noise_multiplier
         alone = noise_of_one_sum(budget)
 
@@ -152,10 +199,10 @@ class Dfd(Method):
     def _many(self, facts: PublicFacts, budget: Budget) -> DfdPlan:
         """B: full sums, so that shares of 1/noise^2 add up to the budget exactly."""
         share, alone = self.settings.statistics_share, noise_of_one_sum(budget)
-        rounds = GradientRounds.fitting(self.settings, facts, alone / math.sqrt(1 - share))
+        left = alone / math.sqrt(1 - share)
+        rounds = GradientRounds.fitting(self.settings, facts, left)
         statistics = Event(label=STATISTICS, noise_multiplier=alone / math.sqrt(share))
-        each = alone * math.sqrt(rounds.rounds / (1 - share))
-        gradients = (Event(label="gradients of the teachers", noise_multiplier=each),) * rounds.rounds
+        gradients = (rounds.event(left),) * rounds.rounds
         decided = {}
         if self.settings.teachers == "auto":
             decided["teachers"] = Decision(value=rounds.teachers, why=f"there are {facts.units} {facts.unit}s")

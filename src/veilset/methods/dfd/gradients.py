@@ -13,13 +13,9 @@ from veilset.methods.shared.shard_teachers import Head, scores
 _LENGTH_ROUNDS = 3
 
 
-def output_odds(head: Head, codes: Tensor, *, signs: bool) -> Tensor:
-    """What the student says of the codes, (b, K), at which the teachers' gradients are taken.
-
-    A sign says nothing of size: where head and teachers agree, it would be noise alone, so signs start from even odds.
-    """
-    odds = scores(head, codes).softmax(dim=1).double()
-    return torch.full_like(odds, 1 / odds.shape[1]) if signs else odds
+def output_odds(head: Head, codes: Tensor) -> Tensor:
+    """What the student says of the codes, (b, K), at which the teachers' gradients are taken."""
+    return scores(head, codes).softmax(dim=1).double()
 
 
 def gradient_at(codes: Tensor, odds: Tensor) -> Callable[[Head], Tensor]:
@@ -37,11 +33,6 @@ def least_sure(pool: Queries, left: Tensor, head: Head, count: int, coins: torch
     candidates = candidates[torch.randperm(len(candidates), generator=coins)[: 2 * count]]
     best = scores(head, pool.codes[candidates]).softmax(dim=1).topk(2, dim=1).values
     return candidates[(best[:, 0] - best[:, 1]).argsort()[:count]]
-
-
-def labels_by_signs(noisy: Tensor) -> Tensor:
-    """The classes (b,) that most teachers want more of."""
-    return noisy.argmin(dim=1)
 
 
 def labels_by_gradient(noisy: Tensor, odds: Tensor, teachers: int) -> Tensor:

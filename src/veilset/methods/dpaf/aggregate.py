@@ -19,28 +19,28 @@ _JUST_BELOW_ONE = 1 - 1e-6
 
 
 def loss_on_noisy_aggregate(top: Top, real: Tensor, generated: Tensor) -> Tensor:
-    """L_BCE: conv3* and FC* tell the noisy aggregate of real images from that of generated ones, class by class."""
+    """L_BCE: conv3* and FC* tell the noisy aggregate of real images from that of generated ones, block by block."""
     labels = torch.arange(len(real), device=real.device)
     return functional.softplus(-top(real, labels)).mean() + functional.softplus(top(generated, labels)).mean()
 
 
-def loss_through_noisy_aggregate(features: Tensor, labels: Tensor, upstream: Tensor) -> Tensor:
-    """L'_BCE, as far as one image goes, (b,): its features along the upstream gradient of its class.
+def loss_through_noisy_aggregate(features: Tensor, blocks: Tensor, upstream: Tensor) -> Tensor:
+    """L'_BCE, as far as one image goes, (b,): its features along the upstream gradient of its block.
 
-    `upstream` (classes, width) was taken at the noisy aggregate and is public, so each value is its own image's.
+    `upstream` (blocks, width) was taken at the noisy aggregate and is public, so each value is its own image's.
     """
-    return (features * upstream[labels]).sum(dim=1)
+    return (features * upstream[blocks]).sum(dim=1)
 
 
-def loss_of_generated(top: Top, rows: Tensor, labels: Tensor) -> Tensor:
-    """L''_BCE: the generator wants its rows, samples or class aggregates, to be taken for real."""
-    return functional.softplus(-top(rows, labels)).mean()
+def loss_of_generated(top: Top, rows: Tensor, blocks: Tensor) -> Tensor:
+    """L''_BCE: the generator wants its rows, samples or aggregates, to be taken for real."""
+    return functional.softplus(-top(rows, blocks)).mean()
 
 
 def upstream_gradient(top: Top, real: Tensor) -> tuple[Tensor, float]:
-    """The gradient of the real half of L_BCE at the noisy aggregate (classes, width), and its length per class.
+    """The gradient of the real half of L_BCE at the noisy aggregate (blocks, width), and its length per block.
 
-    It is scaled to root mean square length 1 over the classes, so that one clip norm serves the whole training.
+    It is scaled to root mean square length 1 over the blocks, so that one clip norm serves the whole training.
     """
     point = real.detach().requires_grad_()
     with torch.enable_grad():
@@ -62,31 +62,31 @@ def row_bound(features: Features) -> float:
     return features.bound * math.sqrt(1 + _COUNT_PART**2)
 
 
-def class_means(features: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """(classes, width) mean features of each class; zeros for a class without images."""
-    sums = features.new_zeros(classes, features.shape[1]).index_add(0, labels, features)
-    counts = torch.bincount(labels, minlength=classes).clamp(min=1)
+def block_means(features: Tensor, blocks: Tensor, count: int) -> Tensor:
+    """(count, width) mean features of each block; zeros for a block without images."""
+    sums = features.new_zeros(count, features.shape[1]).index_add(0, blocks, features)
+    counts = torch.bincount(blocks, minlength=count).clamp(min=1)
     return sums / counts[:, None]
 
 
 class NoisyMeans:
-    """Class means from noisy sums, the last `memory` of them averaged; and how much noise is left in them."""
+    """Means of the blocks from noisy sums, the last `memory` of them averaged; and how much noise is left in them."""
 
-    def __init__(self, classes: int, width: int, memory: int) -> None:
+    def __init__(self, blocks: int, width: int, memory: int) -> None:
         self.keep = 1 - 1 / memory
-        self.sums = torch.zeros(classes, width + 1, dtype=torch.float64)
+        self.sums = torch.zeros(blocks, width + 1, dtype=torch.float64)
         self.weight = self.squares = 0.0
 
     def add(self, sums: Tensor) -> None:
-        """Take in noisy sums of `class_rows`, (classes, width + 1)."""
+        """Take in noisy sums of `class_rows`, (blocks, width + 1)."""
         self.sums = self.keep * self.sums + sums.double().cpu()
         self.weight = self.keep * self.weight + 1
         self.squares = self.keep**2 * self.squares + 1
 
     def read(self, bound: float, spread: float, expected: float) -> tuple[Tensor, Tensor]:
-        """Means (classes, width), and the deviation of the noise in each class' mean (classes, 1).
+        """Means (blocks, width), and the deviation of the noise in each one (blocks, 1).
 
-        Counts are kept within a tenth of, and ten times, what `expected` units of a sum would give an even class.
+        Counts are kept within a tenth of, and ten times, what `expected` units of a sum would give an even block.
         """
         even = self.weight * expected / len(self.sums)
         counts = (self.sums[:, -1:] / (_COUNT_PART * bound)).clamp(0.1 * even, 10 * even)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from veilset.core.errors import InputError
-from veilset.core.settings import CLIP_NORM, RATE, Settings, setting
-from veilset.methods.base import AuditForm, Method, MethodPlan
-from veilset.methods.dpaf.layout import Layout, feature_bound
+from veilset.core.settings import CLIP_NORM, RATE, setting
+from veilset.methods.base import AuditForm, Decision, Method, MethodPlan
+from veilset.methods.dpaf.layout import Layout, coarse_count, feature_bound, layout_for
 from veilset.methods.shared.facts import require_square
+from veilset.methods.shared.generated_config import GeneratedSettings
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, sampling_rate_for
 from veilset.privacy.sharing import Part, share_budget
@@ -21,10 +22,22 @@ from veilset.teachers.planning import draft_teacher
 _LEAST_SIGNAL = 0.05
 
 
-class DpafSettings(Settings):
+# The paper's critic and generator for images of up to 32 pixels; those of 64 have C2-C2-C1.
+_PAPER: Mapping[str, Any] = {
+    "layout": "C2-C1-x", "conv1": "classifier", "aggregate": "single", "class_maps": False, "memory": 1, "replay": 1,
+    "keep_fraction": 0.9, "generator": "dcgan", "generator_width": 128, "generator_sees": "samples",
+    "teacher_share": 0.0, "least_difference": 0.0,
+}  # fmt: skip
+
+
+class DpafSettings(GeneratedSettings):
     """Public settings of DPAF."""
 
-    layout: str = setting("C1-C1-x", "Cx-Cy-Cz, the layers of conv1, conv2* and conv3*; x for none.")
+    layout: str = setting(
+        "auto",
+        "Cx-Cy-Cz, the layers of conv1, conv2* and conv3*; x for none. auto is C1-C1-x, with one layer more in conv1 "
+        "for each time that images are twice as large as 64 pixels, so that an aggregate stays as long.",
+    )
     conv1: Literal["wavelets", "public", "frozen", "classifier"] = setting(
         "wavelets",
         "By formula (wavelets), trained on public images, or by DP-SGD: with the classifier's other layers frozen, or "
@@ -47,14 +60,33 @@ class DpafSettings(Settings):
     clip_norm: float = setting(1.0, "Of one unit's gradient of conv2*.", **CLIP_NORM)
     keep_fraction: float = setting(
         1.0,
-        "Of that gradient's coordinates, the largest, before clipping; the paper's .9 writes every gradient out, which "
-        "takes ten times longer.",
+        "Of that gradient's coordinates (and conv1's), the largest, before clipping; the paper's .9 writes every "
+        "gradient out, which takes ten times longer.",
         least=1e-6,
         most=1,
+    )
+    keep_signs: int = setting(
+        0, "Of that gradient only the signs of so many coordinates, the largest (TOPAGG); 0 keeps numbers.", least=0
+    )
+    aggregate: Literal["by_class", "single"] = setting(
+        "by_class", "A sum for each class, or one of all images, as in the paper."
+    )
+    label_at: Literal["conv2", "top"] = setting(
+        "conv2", "Where the critic is told the class: at the first layer of conv2* or at FC*."
+    )
+    class_maps: bool = setting(
+        True, "A linear map for each aggregate beside FC*, which the free layers learn quickly; the paper has none."
     )
     memory: int = setting(20, "Aggregates whose noise is averaged.", least=1)
     generator_sees: Literal["aggregate", "samples"] = setting(
         "aggregate", "Its images through the critic as an aggregate, or as single samples (the paper)."
+    )
+    brightness: float = setting(
+        0.0,
+        "Length of a coarse picture that stands beside an image's features, in lengths of those; they are standardised "
+        "and see neither brightness nor contrast nor colour. 0 leaves it out, as in the paper.",
+        least=0,
+        most=10,
     )
     tanh: bool = setting(False, "Instead of leaky ReLU.")
     critic_learning_rate: float = setting(0.3, "Of SGD for conv3* and FC*.", **RATE)
@@ -82,16 +114,30 @@ class DpafSettings(Settings):
         "nothing", "What is trained on public images before the private ones: the critic, or both networks."
     )
     pretraining_steps: int = setting(100, "Turns of that; they cost nothing.", least=1)
+    generator: Literal["modulated", "smooth", "dcgan", "resnet"] = setting(
+        "modulated", "Network of the generator; dcgan is the paper's."
+    )
+    generator_width: int = setting(64, "Maps of its first layers.", least=16, multiple_of=16)
+    published_noise: float = setting(1.0, "Noise multiplier of --as-published, at all three places.", above=0)
     latent_size: int = setting(64, "Length of the generator's latent vector.", least=1)
 
     def check(self) -> None:
         """The layout can be read, conv2* moves at all, and the aggregate has a share."""
         super().check()
-        Layout.parse(self.layout)
+        if self.layout != "auto":
+            Layout.parse(self.layout)
         if self.steps < self.mu:
             raise InputError(f"Expected steps of at least mu={self.mu}, got {self.steps}: conv2* would never move.")
         if self.aggregate_share <= 0:
             raise InputError("Expected shares of conv1, conv2* and teacher that leave something for the aggregate.")
+        if self.keep_signs and self.keep_fraction < 1:
+            raise InputError("keep_signs is a rule of its own. Set keep_fraction=1.")
+        if self.aggregate == "single" and self.label_at == "top":
+            raise InputError("A single aggregate has no class to be told at the top. Set label_at=conv2.")
+
+    def blocks(self, classes: int) -> int:
+        """How many sums an aggregate holds."""
+        return classes if self.aggregate == "by_class" else 1
 
     @property
     def private_conv1(self) -> bool:
@@ -139,14 +185,12 @@ class Dpaf(Method):
     releases = ("images", "labels", "soft_labels", "generator")
     settings_type = DpafSettings
     settings: DpafSettings
+    published_settings = _PAPER
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
         "fast": {"steps": 40, "width": 16, "conv1_steps": 20},
-        "paper": {
-            "conv1": "classifier", "generator_sees": "samples", "memory": 1, "teacher_share": 0.0, "keep_fraction": 0.9,
-            "least_difference": 0.0,
-        },
-    }  # fmt: skip
+        "paper": _PAPER,
+    }
     smallest: ClassVar[Mapping[str, Any]] = {
         "layout": "C1-C1-x", "steps": 4, "mu": 2, "width": 4, "generated_batch": 8, "conv1_steps": 2,
     }  # fmt: skip
@@ -156,6 +200,7 @@ class Dpaf(Method):
         AuditForm(form="with a private conv1", settings={**_audited, "conv1": "frozen"}, runs=300),
     )
 
+    @property
     def requires_public(self) -> bool:
         """A public conv1 and pre-training need images to train on."""
         return self.settings.conv1 == "public" or self.settings.pretrained != "nothing"
@@ -164,7 +209,12 @@ class Dpaf(Method):
         """A line for each part of the critic; the noise of each by its share."""
         require_square(facts)
         settings = self.settings
-        width = Layout.parse(settings.layout).feature_width(facts.shape[0], settings.width)
+        if settings.layout == "auto":
+            settings = settings.changed(layout=layout_for(facts.shape[0]))
+        size, _, channels = facts.shape
+        width = Layout.parse(settings.layout).feature_width(size, settings.width)
+        bound = feature_bound(width, settings.brightness)
+        width += coarse_count(size, channels) if settings.brightness else 0
         if self.as_published:
             return DpafPublishedPlan(budget=budget, events=(), settings=settings, as_published=True)
         draft = draft_teacher(facts, budget) if settings.teacher_share else None
@@ -182,21 +232,24 @@ class Dpaf(Method):
         return DpafPlan(
             budget=budget,
             events=tuple(events),
-            facts=self._shown(events[-2], width, facts),
+            facts=self._shown(events[-2], width, bound, facts),
             settings=settings,
+            decided={"layout": Decision(value=settings.layout, why=f"images have {facts.shape[0]} pixels")}
+            if self.settings.layout == "auto"
+            else {},
             teacher=None if draft is None else draft.at(events[0].noise_multiplier),
             conv1=events[-3] if settings.private_conv1 else None,
             aggregate=events[-2],
             conv2=events[-1],
             width=width,
-            bound=feature_bound(width),
+            bound=bound,
         )
 
-    def _shown(self, aggregate: Event, width: int, facts: PublicFacts) -> dict[str, float | int | str]:
+    def _shown(self, aggregate: Event, width: int, bound: float, facts: PublicFacts) -> dict[str, float | int | str]:
         """Public numbers of the aggregate; one that is all noise is refused."""
         settings = self.settings
         # Features that agree in all images of an even class, against the length of the noise on their sum.
-        signal = aggregate.sampling_rate * facts.units / facts.classes
+        signal = aggregate.sampling_rate * facts.units / settings.blocks(facts.classes)
         signal /= aggregate.noise_multiplier * math.sqrt(width)
         averaged = signal * math.sqrt(settings.memory)
         if averaged < _LEAST_SIGNAL:
@@ -206,9 +259,9 @@ class Dpaf(Method):
                 f"batch={settings.batch} or memory, or lower width={settings.width}."
             )
         return {
-            "bound of an image's features, R": feature_bound(width),
+            "bound of an image's features, R": bound,
             "units of an aggregate, on average": round(aggregate.sampling_rate * facts.units),
-            "signal to noise of a class aggregate, at most": signal,
+            "signal to noise of an aggregate's sum, at most": signal,
             "the same over the aggregates that are averaged": averaged,
         }
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from veilset.core.randomness import derive_seed
 from veilset.methods.dpaf.config import DpafSettings
-from veilset.methods.dpaf.layout import Layout, feature_bound
+from veilset.methods.dpaf.layout import Layout, coarse_count, feature_bound, shrinking
 from veilset.models.features.scattering import Scattering, group_norm
 from veilset.privacy.vault import PublicFacts
 
@@ -84,54 +84,87 @@ class Classifier(nn.Module):
 class Features(nn.Module):
     """conv2* and SIN: maps of conv1 and labels to rows of length at most `bound`, one image by itself.
 
-    The label's embedding joins here, at the first layer that the critic does not share with the classifier, for which
-    the label is the answer.
+    The label's embedding joins here (unless `told` is False), at the first layer that the critic does not share with
+    the classifier, for which the label is the answer. The last `coarse` numbers of a row, in [-1, 1], are a picture
+    that SIN would make forget its brightness: they join at the end, of length at most `brightness` sqrt(m) p.
     """
 
     def __init__(
-        self, maps: int, side: int, classes: int, *, layers: int, width: int, embedding: int = 4, tanh: bool = False
+        self,
+        maps: int,
+        side: int,
+        classes: int,
+        *,
+        layers: int,
+        width: int,
+        embedding: int = 4,
+        tanh: bool = False,
+        told: bool = True,
+        coarse: int = 0,
+        brightness: float = 0.0,
     ) -> None:
         super().__init__()
-        self.maps, self.side = maps, side
-        self.of_class = nn.Embedding(classes, embedding)
-        self.conv2 = Halving(maps + embedding, width, layers, tanh=tanh)
+        self.maps, self.side, self.coarse = maps, side, coarse
+        self.of_class = nn.Embedding(classes, embedding) if told else None
+        self.conv2 = Halving(maps + (embedding if told else 0), width, layers, tanh=tanh)
         self.out_side = side // 2**layers
-        self.width = width * self.out_side**2
-        self.bound = feature_bound(self.width)
+        own = width * self.out_side**2
+        self.width, self.bound = own + coarse, feature_bound(own, brightness)
+        self.coarse_scale = brightness * feature_bound(own) / math.sqrt(coarse) if coarse else 0.0
 
     def forward(self, rows: Tensor, labels: Tensor) -> Tensor:
-        """(b, maps * side * side) and (b,) to (b, width)."""
-        maps = rows.reshape(len(rows), self.maps, self.side, self.side)
-        told = self.of_class(labels)[:, :, None, None].expand(-1, -1, self.side, self.side)
-        return simplified_instance_norm(self.conv2(torch.cat([maps, told], dim=1))).flatten(1)
+        """(b, maps * side * side + coarse) and (b,) to (b, width)."""
+        read = self.maps * self.side**2
+        maps = rows[:, :read].reshape(len(rows), self.maps, self.side, self.side)
+        if self.of_class is not None:
+            told = self.of_class(labels)[:, :, None, None].expand(-1, -1, self.side, self.side)
+            maps = torch.cat([maps, told], dim=1)
+        made = simplified_instance_norm(self.conv2(maps)).flatten(1)
+        return torch.cat([made, self.coarse_scale * rows[:, read:]], dim=1) if self.coarse else made
 
 
 class Top(nn.Module):
-    """conv3* and FC*: an aggregate, or the row of one image, and its class to a logit.
+    """conv3* and FC*: an aggregate, or the row of one image, and its block to a logit.
 
-    Beside FC* each class has a linear map of its own (the projection of Miyato and Koyama 2018), which starts at zero:
-    these layers are free, and what sets one class apart need not pass through those that all classes share.
+    Beside FC* each block (a class, or all images) has a linear map of its own (the projection of Miyato and Koyama
+    2018), unless `class_maps` is False. It starts at zero: these layers are free, and what sets one class apart need
+    not pass through those that all classes share. With `told`, FC* reads an embedding of the class.
     """
 
     def __init__(
-        self, width: int, side: int, classes: int, *, layers: int, hidden: int = 64, tanh: bool = False
+        self,
+        width: int,
+        side: int,
+        blocks: int,
+        *,
+        layers: int,
+        hidden: int = 64,
+        tanh: bool = False,
+        class_maps: bool = True,
+        told: bool = False,
+        coarse: int = 0,
     ) -> None:
         super().__init__()
-        self.maps, self.side = width // side**2, side
+        self.side, self.own = side, width - coarse
+        self.maps = self.own // side**2
         self.conv3 = Halving(self.maps, self.maps, layers, tanh=tanh)
-        after = self.maps * (side // 2**layers) ** 2
+        after = self.maps * (side // 2**layers) ** 2 + coarse
         activation: nn.Module = nn.Tanh() if tanh else nn.LeakyReLU(_SLOPE)
-        self.fc = nn.Sequential(nn.Linear(after, hidden), activation, nn.Linear(hidden, 1))
-        self.of_class = nn.Embedding(classes, width)
-        nn.init.zeros_(self.of_class.weight)
+        self.told = nn.Embedding(blocks, hidden) if told else None
+        self.fc = nn.Sequential(nn.Linear(after + (hidden if told else 0), hidden), activation, nn.Linear(hidden, 1))
+        self.of_class = nn.Embedding(blocks, width) if class_maps else None
+        if self.of_class is not None:
+            nn.init.zeros_(self.of_class.weight)
 
-    def forward(self, rows: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, blocks: Tensor) -> Tensor:
         """(b, width) and (b,) to (b,)."""
         rows = rows / math.sqrt(rows.shape[1])  # of length at most 1, which the learning rate can count on
-        maps = self.conv3(rows.reshape(len(rows), self.maps, self.side, self.side))
-        own = (self.of_class(labels) * rows).sum(dim=1)
-        logits: Tensor = self.fc(maps.flatten(1))[:, 0] + own
-        return logits
+        read = self.conv3(rows[:, : self.own].reshape(len(rows), self.maps, self.side, self.side)).flatten(1)
+        read = torch.cat([read, rows[:, self.own :]], dim=1)
+        if self.told is not None:
+            read = torch.cat([read, self.told(blocks)], dim=1)
+        logits: Tensor = self.fc(read)[:, 0]
+        return logits if self.of_class is None else logits + (self.of_class(blocks) * rows).sum(dim=1)
 
 
 class AggregatingCritic(nn.Module):
@@ -147,15 +180,45 @@ class AggregatingCritic(nn.Module):
             if settings.conv1 == "wavelets"
             else Halving(channels, settings.conv1_width, layout.conv1, tanh=tanh)
         )
+        self.shrinking = shrinking(size) if settings.brightness else 0
+        coarse = coarse_count(size, channels) if settings.brightness else 0
+        below = settings.label_at == "conv2"
         self.features = Features(
-            self.conv1.maps, side, facts.classes, layers=layout.conv2, width=settings.width, tanh=tanh
+            self.conv1.maps,
+            side,
+            facts.classes,
+            layers=layout.conv2,
+            width=settings.width,
+            tanh=tanh,
+            told=below,
+            coarse=coarse,
+            brightness=settings.brightness,
         )
-        self.top = Top(self.features.width, aggregated, facts.classes, layers=layout.conv3, tanh=tanh)
+        self.blocks = settings.blocks(facts.classes)
+        self.top = Top(
+            self.features.width,
+            aggregated,
+            self.blocks,
+            layers=layout.conv3,
+            tanh=tanh,
+            class_maps=settings.class_maps,
+            told=not below,
+            coarse=coarse,
+        )
+
+    def block_of(self, labels: Tensor) -> Tensor:
+        """The sum that each image belongs to: that of its class, or the one that there is."""
+        return labels if self.blocks > 1 else torch.zeros_like(labels)
 
     def rows(self, images: Tensor) -> Tensor:
-        """What conv1 makes of images in [0, 1], (b, maps * side * side): what `features` reads."""
+        """What conv1 makes of images in [0, 1], (b, maps * side * side), and the coarse picture: what `features` reads.
+
+        Of each image by itself.
+        """
         made: Tensor = self.conv1(images).flatten(1)
-        return made
+        if not self.shrinking:
+            return made
+        return torch.cat([made, 2 * functional.avg_pool2d(images, self.shrinking).flatten(1) - 1], dim=1)
 
 
 def build_critic(settings: DpafSettings, facts: PublicFacts, seed: int) -> AggregatingCritic:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from veilset.core.errors import InputError
 
 _SMALLEST_SIDE = 2
+_COARSE_SIDE = 8
+_LARGEST_PLAIN_SIDE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,24 @@ class Layout:
         return maps * self.sides(size)[1] ** 2
 
 
-def feature_bound(width: int) -> float:
-    """R, the largest length of `width` features: SIN leaves every map a mean square below 1."""
-    return math.sqrt(width)
+def feature_bound(width: int, brightness: float = 0.0) -> float:
+    """R, the largest length of `width` features: SIN leaves every map a mean square below 1.
+
+    A coarse picture beside them adds at most `brightness` times that length.
+    """
+    return math.sqrt(width) * math.hypot(1, brightness)
+
+
+def shrinking(size: int) -> int:
+    """How many pixels of a side become one of the coarse picture."""
+    return max(1, size // _COARSE_SIDE)
+
+
+def coarse_count(size: int, channels: int) -> int:
+    """The numbers of a coarse picture."""
+    return channels * (size // shrinking(size)) ** 2
+
+
+def layout_for(size: int) -> str:
+    """The layout for images of this side: an aggregate of larger ones is no longer than that of 64 pixels."""
+    return f"C{1 + max(0, math.ceil(math.log2(size / _LARGEST_PLAIN_SIDE)))}-C1-x"

@@ -1,8 +1,8 @@
 """dpaf: a GAN whose critic reads noisy sums of features (DPAF, aggregation in the forward phase).
 
-The paper's Theorem 1 does not hold (docs/dpaf.md has the counter-example). What holds keeps its idea: conv1 is fixed
-before the critic starts, features are clipped and summed with noise, conv3* and FC* see noisy sums and are free, and
-conv2* is trained through the noisy sum, on fresh samples.
+The paper's Theorem 1 does not hold (docs/methods/dpaf.md has the counter-example). What holds keeps its idea: conv1 is
+fixed before the critic starts, features are clipped and summed with noise, conv3* and FC* see noisy sums and are free,
+and conv2* is trained through the noisy sum, on fresh samples.
 
 Privacy: unit as in the vault (a sampled group gives one image drawn at random); relation add/remove-one; sensitivity R
 of the aggregate, `clip_norm` of conv2*, `conv1_clip_norm` of a private conv1; events Poisson-sampled Gaussians, one
@@ -15,9 +15,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from veilset.data.tensors import to_inputs
 from veilset.dpsgd import PrivateTraining, train_private
 from veilset.dpsgd.exact import block_sum
-from veilset.dpsgd.trainer import to_inputs
+from veilset.dpsgd.trainer import each_step, resume
 from veilset.methods.base import Context, Fitted
 from veilset.methods.dpaf.aggregate import class_rows, row_bound
 from veilset.methods.dpaf.as_published import train_as_published
@@ -27,8 +28,8 @@ from veilset.methods.dpaf.critic import AggregatingCritic, build_critic
 from veilset.methods.dpaf.training import AggregatedTraining
 from veilset.methods.shared.fitted_generator import FittedGenerator
 from veilset.models.generators.conditional import build_generator
+from veilset.privacy.rows import in_fixed_batches
 from veilset.privacy.session import Session
-from veilset.privacy.shapes import in_fixed_batches
 from veilset.privacy.vault import Public
 from veilset.teachers.fitting import train_teacher
 
@@ -40,8 +41,8 @@ def fit(plan: DpafPlan | DpafPublishedPlan, session: Session, public: Public | N
     facts, settings, device = session.facts, plan.settings, context.device
     critic = build_critic(settings, facts, context.seed).to(device)
     generator = build_generator(
-        "modulated", size=facts.shape[0], channels=facts.shape[2], classes=facts.classes,
-        latent_size=settings.latent_size, seed=context.seed,
+        settings.generator, size=facts.shape[0], channels=facts.shape[2], classes=facts.classes,
+        latent_size=settings.latent_size, width=settings.generator_width, seed=context.seed,
     )  # fmt: skip
     if isinstance(plan, DpafPublishedPlan):
         records = session.records_without_guarantee()
@@ -62,11 +63,11 @@ def fit(plan: DpafPlan | DpafPublishedPlan, session: Session, public: Public | N
     aggregates = session.gradient_steps(plan.aggregate, clip_norm=row_bound(critic.features), features=conv1_rows)
     updates = session.gradient_steps(plan.conv2, clip_norm=training.gradients.sensitivity, features=conv1_rows)
     updates.lease_size = 1  # a run that was cut off between two aggregates loses at most one
-    if not aggregates.resume(training):
+    if not resume(aggregates, training):
         training.begin(public)
     expected, conv2_batch = (event.sampling_rate * facts.units for event in (plan.aggregate, plan.conv2))
     spread = plan.aggregate.noise_multiplier * row_bound(critic.features)
-    for step in aggregates.each(training, context.progress, "critic and generator"):
+    for step in each_step(aggregates, training, context.progress, "critic and generator"):
         (sums,) = aggregates.step(partial(clipped_rows, training))  # line 9: DPAGG
         real, noise = training.averaged(sums, spread, expected)
         training.train_top(real, noise, f"{step}")  # lines 13 and 16, by L_BCE
@@ -77,28 +78,39 @@ def fit(plan: DpafPlan | DpafPublishedPlan, session: Session, public: Public | N
         if (step + 1) % settings.n_critic == 0:  # line 18
             rate = 0.5 + 0.5 * math.cos(math.pi * step / plan.aggregate.count)
             training.train_generator(noise, f"{step}", rate)  # lines 19 and 20, by L''_BCE
-    return FittedGenerator(generator=training.of_generator.finish(), teacher=teacher, facts=facts, device=device)
+    return FittedGenerator(
+        generator=training.of_generator.finish(),
+        teacher=teacher,
+        facts=facts,
+        device=device,
+        variation=settings.variation,
+        labelling=settings.labelling,
+        image_noise=settings.image_noise,
+    )
 
 
 @torch.no_grad()
 def clipped_rows(training: AggregatedTraining, rows: Tensor, labels: Tensor) -> list[Tensor]:
-    """The aggregate before noise, (classes, width + 1).
+    """The aggregate before noise, (blocks, width + 1).
 
-    Privacy: unit one image; relation add/remove-one; sensitivity `row_bound`, for a row is clipped and stands in the
-    block of its own class; event one step of the aggregate's; assumes a fixed conv1, and conv2* of noisy sums.
+    Privacy: unit one image; relation add/remove-one; sensitivity `row_bound`, for a row is clipped and stands in one
+    block, that of its class or the only one; event one step of the aggregate's; assumes a fixed conv1, and conv2*
+    of noisy sums.
     """
     features, device = training.features, training.device
     found = in_fixed_batches(
         lambda part, own: class_rows(features, part.to(device), own.to(device)).cpu(), (rows, labels), _AT_ONCE
     )
-    return [block_sum(found, labels, training.facts.classes, row_bound(features))]
+    critic = training.critic
+    return [block_sum(found, critic.block_of(labels), critic.blocks, row_bound(features))]
 
 
 def clipped_gradients(training: AggregatedTraining, rows: Tensor, labels: Tensor) -> list[Tensor]:
     """The real half of conv2*'s gradient before noise.
 
-    Privacy: unit one image; relation add/remove-one; sensitivity `clip_norm`; event one step of conv2*'s; assumes an
-    upstream gradient taken at the noisy aggregate, so that an image's gradient is a function of that image.
+    Privacy: unit one image; relation add/remove-one; sensitivity `clip_norm`, also where signs of the largest
+    coordinates take the gradient's place: k of them are `clip_norm` / sqrt(k) each; event one step of conv2*'s; assumes
+    an upstream gradient taken at the noisy aggregate, so that an image's gradient is a function of that image.
     """
     labels = labels.to(training.device)
     return training.gradients.sum((rows.to(training.device), labels), labels)
@@ -119,7 +131,12 @@ def _train_conv1(
     if plan.conv1 is not None:
         network = classifier_of(conv1, conv1.maps, facts.classes, tanh=settings.tanh, seed=context.seed)
         network.to(context.device).rest.requires_grad_(settings.conv1 != "frozen")
-        recipe = PrivateTraining(clip_norm=settings.conv1_clip_norm, learning_rate=settings.conv1_learning_rate)
+        recipe = PrivateTraining(
+            clip_norm=settings.conv1_clip_norm,
+            learning_rate=settings.conv1_learning_rate,
+            keep_fraction=settings.keep_fraction,
+            keep_signs=settings.keep_signs,
+        )
         train_private(
             session, network, plan.conv1, recipe, loss=squared_error, seed=context.seed, progress=context.progress
         )

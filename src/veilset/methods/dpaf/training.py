@@ -13,12 +13,12 @@ from torch.nn import functional
 
 from veilset.core.randomness import torch_generator
 from veilset.core.records import Records
+from veilset.data.tensors import to_inputs
 from veilset.dpsgd import ClippedGradients
-from veilset.dpsgd.trainer import to_inputs
 from veilset.methods.base import Context
 from veilset.methods.dpaf.aggregate import (
     NoisyMeans,
-    class_means,
+    block_means,
     loss_of_generated,
     loss_on_noisy_aggregate,
     loss_through_noisy_aggregate,
@@ -45,25 +45,24 @@ class AggregatedTraining:
         self.settings, self.critic, self.teacher, self.facts = settings, critic, teacher, facts
         self.seed, self.device = context.seed, context.device
         self.features, self.top = critic.features, critic.top
-        self.upstream = torch.ones(facts.classes, self.features.width, device=self.device)
+        self.upstream = torch.ones(critic.blocks, self.features.width, device=self.device)
         self.upstream_length = 1.0
         self.gradients = ClippedGradients(
             self.features,
-            lambda made, labels: loss_through_noisy_aggregate(made, labels, self.upstream),
+            lambda made, labels: loss_through_noisy_aggregate(made, critic.block_of(labels), self.upstream),
             settings.clip_norm,
             keep_fraction=settings.keep_fraction,
+            keep_signs=settings.keep_signs,
         )
-        self.each_class = torch.arange(facts.classes, device=self.device)
+        self.each_block = torch.arange(critic.blocks, device=self.device)
         # The decay makes the critic forget within one aggregate: one that remembers is late, and the game swings. SGD,
         # because Adam would give coordinates that hold noise as much weight as those that hold the difference.
-        own: dict[str, Any] = {
-            "params": list(self.top.of_class.parameters()),
-            "lr": 1 / (settings.top_decay * settings.top_steps),
-        }
-        shared: dict[str, Any] = {"params": [*self.top.conv3.parameters(), *self.top.fc.parameters()]}
-        self.top_optimizer = torch.optim.SGD(
-            [own, shared], lr=settings.critic_learning_rate, weight_decay=settings.top_decay
-        )
+        own = list(self.top.of_class.parameters()) if self.top.of_class is not None else []
+        shared = [value for value in self.top.parameters() if all(value is not other for other in own)]
+        groups: list[dict[str, Any]] = [{"params": shared}]
+        if own:
+            groups.append({"params": own, "lr": 1 / (settings.top_decay * settings.top_steps)})
+        self.top_optimizer = torch.optim.SGD(groups, lr=settings.critic_learning_rate, weight_decay=settings.top_decay)
         self.conv2_optimizer = torch.optim.Adam(self.gradients.parameters, lr=settings.conv2_learning_rate)
         self.of_generator = GeneratorTraining(
             generator,
@@ -72,7 +71,7 @@ class AggregatedTraining:
             seed=context.seed,
             device=context.device,
         )
-        self.means = NoisyMeans(facts.classes, self.features.width, settings.memory)
+        self.means = NoisyMeans(critic.blocks, self.features.width, settings.memory)
         self.replay = Replay(settings.replay)
 
     def try_on_random_images(self) -> None:
@@ -91,7 +90,7 @@ class AggregatedTraining:
         return self.critic.rows(images.to(self.device))
 
     def averaged(self, sums: Tensor, spread: float, expected: float) -> tuple[Tensor, Tensor]:
-        """Take in a noisy aggregate; class means (classes, width) of the last ones, and their noise (classes, 1)."""
+        """Take in a noisy aggregate; means (blocks, width) of the last ones, and their noise (blocks, 1)."""
         self.means.add(sums)
         real, noise = self.means.read(self.features.bound, spread, expected)
         return real.to(self.device), noise.to(self.device)
@@ -112,7 +111,7 @@ class AggregatedTraining:
         """A step of conv2*: its (noisy) gradients of real images, summed, and those of generated ones."""
         parameters = self.gradients.parameters
         generated = self._like_real(self._generated_means(), noise, f"{step}/conv2")
-        half = functional.softplus(self.top(generated, self.each_class)).mean()
+        half = functional.softplus(self.top(generated, self.each_block)).mean()
         free = torch.autograd.grad(half, parameters)
         scale = self.upstream_length / batch
         both = [total.to(self.device) * scale + own for total, own in zip(sums, free, strict=True)]
@@ -128,9 +127,10 @@ class AggregatedTraining:
             with torch.no_grad():
                 older, of_older = self.replay.all()
                 kept = self.features(older, of_older)
-            means = class_means(torch.cat([seen, kept]), torch.cat([labels, of_older]), self.facts.classes)
+            means = self._means(torch.cat([seen, kept]), torch.cat([labels, of_older]))
             seen = self._like_real(means, noise, f"{step}/generator")
-        loss = loss_of_generated(self.top, seen, self.each_class if settings.generator_sees == "aggregate" else labels)
+        aggregated = settings.generator_sees == "aggregate"
+        loss = loss_of_generated(self.top, seen, self.each_block if aggregated else self.critic.block_of(labels))
         if self.teacher is not None and settings.teacher_weight:
             shown = slice(settings.teacher_images)
             loss = loss + settings.teacher_weight * functional.cross_entropy(self.teacher(images[shown]), labels[shown])
@@ -161,7 +161,10 @@ class AggregatedTraining:
 
     def _generated_means(self) -> Tensor:
         rows, labels = self.replay.all()
-        return class_means(self.features(rows, labels), labels, self.facts.classes)
+        return self._means(self.features(rows, labels), labels)
+
+    def _means(self, features: Tensor, labels: Tensor) -> Tensor:
+        return block_means(features, self.critic.block_of(labels), self.critic.blocks)
 
     def _like_real(self, means: Tensor, noise: Tensor, purpose: str) -> Tensor:
         """A generated aggregate with as much noise as the real one has: noise alone must not tell them apart."""
@@ -180,7 +183,7 @@ class AggregatedTraining:
         if settings.pretrained == "nothing":
             return
         fresh = copy.deepcopy(self.of_generator.state())
-        no_noise = torch.zeros(self.facts.classes, 1, device=self.device)
+        no_noise = torch.zeros(self.critic.blocks, 1, device=self.device)
         batches = public_batches(public, self.facts, settings.pretraining_steps, self.seed)
         for step, (images, labels) in enumerate(batches):
             self._public_turn(images, labels.to(self.device), no_noise, f"public {step}")
@@ -192,7 +195,7 @@ class AggregatedTraining:
     def _public_turn(self, images: Tensor, labels: Tensor, no_noise: Tensor, step: str) -> None:
         with torch.no_grad():
             rows = self.rows(images)
-            real = class_means(self.features(rows, labels), labels, self.facts.classes)
+            real = self._means(self.features(rows, labels), labels)
         self.train_top(real, no_noise, step)
         self.look_through(real)
         sums = [part.float() for part in self.gradients.sum((rows, labels), labels)]

@@ -23,10 +23,13 @@ from veilset.methods.shared.gan import (
     penalty_on_generated,
     public_batches,
     real_losses,
+    too_alike,
     weighed_alike,
 )
 from veilset.models.generators.conditional import build_generator
 from veilset.privacy.vault import PublicFacts
+
+_WARMUP = 20  # generator steps at a lower rate: pixels that saturate in the first steps pass no gradient any more
 
 
 class Adversaries:
@@ -60,7 +63,8 @@ class Adversaries:
         )
         self.balance = Balance(config.critic_steps, config.most_critic_steps)
         self.replay = Replay(config.replay)
-        self.real = MovingAverage(config.real_memory)
+        # What was asked once has no noise to average out.
+        self.real = MovingAverage(1 if config.asks_once else config.real_memory)
 
     def rows(self, images: Tensor) -> Tensor:
         """What the trained part of the critic reads of images in [0, 1], each from its own image alone."""
@@ -100,7 +104,8 @@ class Adversaries:
             parameter.grad = of_real + of_generated
         self.optimizer.step()
         if self.balance.due():
-            self.generator_step(0.5 + 0.5 * math.cos(math.pi * done))
+            warm = min(1.0, (self.of_generator.step + 1) / _WARMUP)
+            self.generator_step(warm * (0.5 + 0.5 * math.cos(math.pi * done)))
 
     def generator_step(self, rate: float) -> None:
         """Move the generator towards what critic and classifier take for real, at `rate` times its learning rate."""
@@ -112,6 +117,7 @@ class Adversaries:
         if self.teacher is not None and config.teacher_weight:
             shown = slice(config.teacher_images)
             loss = loss + config.teacher_weight * functional.cross_entropy(self.teacher(images[shown]), labels[shown])
+        loss = loss + too_alike(images, self.facts.classes, config.least_difference)
         self.of_generator.descend(loss, rate)
         self.balance.observe(logits.detach())
         self.replay.add(rows, labels)

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from veilset.core.errors import InputError
-from veilset.core.settings import CLIP_NORM, RATE, Auto, Settings, setting
+from veilset.core.settings import CLIP_NORM, RATE, Auto, setting
 from veilset.methods.base import AuditForm, Decision, Method, MethodPlan
 from veilset.methods.shared.choices import AdversarialLoss
 from veilset.methods.shared.facts import require_square
+from veilset.methods.shared.generated_config import GeneratedSettings
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, sampling_rate_for
 from veilset.privacy.sharing import Part, share_budget
@@ -17,18 +18,20 @@ from veilset.teachers.config import TeacherPlan
 from veilset.teachers.planning import draft_teacher
 
 _LINEAR_RATE, _NETWORK_RATE = 100.0, 0.001
-_WIDTHS = {"modulated": 64, "dcgan": 256, "resnet": 128}
+_WIDTHS = {"modulated": 64, "smooth": 64, "dcgan": 256, "resnet": 128}
 
 
-class DpganSettings(Settings):
+class DpganSettings(GeneratedSettings):
     """Public settings of dpgan."""
 
     critic: Literal["kernel", "scattering", "dcgan", "resnet"] = setting(
         "kernel", "Linear maps on fixed features (kernel, scattering), or a whole network (dcgan, resnet)."
     )
-    generator: Literal["modulated", "dcgan", "resnet"] = setting("modulated", "Network of the generator.")
+    generator: Literal["modulated", "smooth", "dcgan", "resnet"] = setting("modulated", "Network of the generator.")
     loss: AdversarialLoss = setting("wasserstein", "Of both sides.")
-    steps: int = setting(400, "Private steps of the critic.", least=1)
+    steps: int = setting(
+        400, "Steps of the critic; private ones, but for a linear critic with the loss wasserstein.", least=1
+    )
     batch: int = setting(8192, "Units of a private step on average, as far as there are so many.", least=1)
     clip_norm: float = setting(1.0, "Of one unit's gradient.", **CLIP_NORM)
     critic_learning_rate: float | Auto = setting("auto", "Of SGD for a linear critic, of Adam for a network.", **RATE)
@@ -50,6 +53,12 @@ class DpganSettings(Settings):
     )
     teacher_weight: float = setting(0.01, "Of the classifier's cross-entropy to the class that was asked for.", least=0)
     teacher_images: int = setting(30, "Images of a generator step that the classifier looks at.", least=1)
+    least_difference: float = setting(
+        0.0,
+        "Of two generated images of one class, pixels in [0, 1]; less is pushed apart, against collapse. 0 leaves it "
+        "out.",
+        least=0,
+    )
     pretraining_steps: int = setting(0, "Steps on public images before the private ones; they cost nothing.", least=0)
     random_features: int = setting(2048, "Random Fourier features of the kernel.", least=4, multiple_of=4)
     pictures: int = setting(3000, "Drawn pictures that fix the kernel.", least=10)
@@ -72,6 +81,11 @@ class DpganSettings(Settings):
     def is_linear(self) -> bool:
         """Whether the critic learns a linear map on fixed features."""
         return self.critic in ("kernel", "scattering")
+
+    @property
+    def asks_once(self) -> bool:
+        """Whether the critic's gradient on real images is the same at every step, so that it is released once."""
+        return self.is_linear and self.loss == "wasserstein"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +111,7 @@ class Dpgan(Method):
         "DP-SGD on the critic holds, as in the paper of 2023. The accounting of the paper of 2018 is its own, and "
         "we do not rely on it."
     )
+    version = 2
     guarantee = "dp"
     releases = ("images", "labels", "soft_labels", "generator")
     settings_type = DpganSettings
@@ -118,12 +133,25 @@ class Dpgan(Method):
             settings={"steps": 4, "random_features": 64, "pictures": 40, "generated_batch": 8},
         ),
         AuditForm(
+            form="linear critic, hinge",
+            settings={
+                "loss": "hinge",
+                "steps": 4,
+                "random_features": 64,
+                "pictures": 40,
+                "generated_batch": 8,
+                "teacher_share": 0.0,
+            },
+            runs=300,
+        ),
+        AuditForm(
             form="convolutional critic",
             settings={"critic": "dcgan", "steps": 4, "batch": 100, "teacher_share": 0.0, "generated_batch": 8},
             runs=300,
         ),
     )
 
+    @property
     def requires_public(self) -> bool:
         """Pre-training needs images to train on."""
         return self.settings.pretraining_steps > 0
@@ -133,10 +161,11 @@ class Dpgan(Method):
         require_square(facts)
         config = self.settings
         share = config.teacher_share
-        rate = sampling_rate_for(min(config.batch, facts.units), facts.units)
+        rate = 1.0 if config.asks_once else sampling_rate_for(min(config.batch, facts.units), facts.units)
+        count = 1 if config.asks_once else config.steps
 
         def critic_at(noise: float) -> Event:
-            return Event(label="critic", noise_multiplier=noise, sampling_rate=rate, count=config.steps)
+            return Event(label="critic", noise_multiplier=noise, sampling_rate=rate, count=count)
 
         parts = [Part(event=critic_at, share=1 - share)]
         draft = draft_teacher(facts, budget) if share else None
@@ -149,8 +178,9 @@ class Dpgan(Method):
             settings=config,
             events=tuple(events),
             facts={
-                "units of a critic step, on average": round(rate * facts.units),
-                "noise of a critic step over the clip norm, per coordinate of the mean": (
+                "private steps of the critic": count,
+                "units of a private step, on average": round(rate * facts.units),
+                "noise of a private step over the clip norm, per coordinate of the mean": (
                     critic.noise_multiplier / (rate * facts.units)
                 ),
                 "generator steps, which cost nothing": config.steps // config.critic_steps,

@@ -8,18 +8,21 @@ from typing import Any, ClassVar, Literal
 from veilset.core.errors import InputError
 from veilset.core.settings import Auto, Settings, setting
 from veilset.methods.base import AuditForm, Decision, Method, MethodPlan
+from veilset.models.features.weights import PUBLISHED, is_installed, require_installed
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
 from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import PublicFacts
 from veilset.teachers.config import TeacherPlan
-from veilset.teachers.planning import draft_teacher
+from veilset.teachers.planning import choose_features, draft_teacher
 
-FeatureSpace = Literal["wavelets", "pixels"]
+FeatureSpace = Literal["wavelets", "pixels", "pretrained"]
+PRETRAINED = "lite0"
 GENERATORS = ("auto", "public", "drawn", "eigen")
 
 _FEWEST_CANDIDATES, _MOST_CANDIDATES = 10, 2000
 _VOTES_OVER_NOISE = 2.0  # what a candidate gets on average, in deviations of the noise
+_COLOUR = 3
 _NOISE_EXPLAINS = 2.0  # deviations below which votes are taken for noise
 
 
@@ -32,7 +35,11 @@ class EvolveSettings(Settings):
         "patterns that a program draws), eigen (steps along the principal directions of either), or your own "
         "module:function. auto is public where there are public images and drawn elsewhere.",
     )
-    features: FeatureSpace = setting("wavelets", "The fixed space in which an image's nearest candidates are found.")
+    features: FeatureSpace | Auto = setting(
+        "auto",
+        "The fixed space in which an image's nearest candidates are found. auto is pretrained (a network trained on "
+        "ImageNet) where images are in colour, have 24 pixels or more and the extra is installed, else wavelets.",
+    )
     rounds: int = setting(6, "Votes, each a release of its own.", least=1, most=1000)
     candidates: int | Auto = setting(
         "auto", "Of each class; auto is as many as still get more votes than noise.", least=2, most=100_000
@@ -91,11 +98,20 @@ class EvolvePlan(MethodPlan):
     settings: EvolveSettings
     teacher: TeacherPlan | None
     rounds: tuple[Event, ...]
+    space: FeatureSpace
     candidates: int
     """Of each class."""
     threshold: float
     """In deviations of the noise."""
     release_degree: float
+
+    def public_weights(self) -> dict[str, str]:
+        """Those of the classifier's features, and of the space in which images vote."""
+        own = {PRETRAINED: PUBLISHED[PRETRAINED].sha256} if self.space == "pretrained" else {}
+        return super().public_weights() | own
+
+
+_SMALL_PRETRAINED = {"features": "pretrained", "teacher_share": 0.0, "mixing": 0.0, "rounds": 1}
 
 
 class Evolve(Method):
@@ -107,7 +123,9 @@ class Evolve(Method):
     claim_of_paper = (
         "The claim holds: each round is a Gaussian histogram of one vote per image, and the rounds are composed."
     )
+    version = 2
     guarantee = "dp"
+    takes_findings = True
     releases = ("images", "labels", "soft_labels")
     settings_type = EvolveSettings
     settings: EvolveSettings
@@ -121,8 +139,14 @@ class Evolve(Method):
         AuditForm(form="votes and classifier", settings=smallest, runs=300),
         AuditForm(form="three votes each", settings={**smallest, "votes": 3, "lookahead": 2, "teacher_share": 0.0}),
         AuditForm(form="principal directions", settings={**smallest, "generator": "eigen", "teacher_share": 0.0}),
+        *(  # where their weights are on this machine
+            [AuditForm(form="pretrained features", settings={**smallest, **_SMALL_PRETRAINED}, runs=200)]
+            if is_installed(PRETRAINED)
+            else []
+        ),
     )
 
+    @property
     def requires_public(self) -> bool:
         """Only where the settings name public images."""
         return self.settings.generator == "public"
@@ -131,6 +155,11 @@ class Evolve(Method):
         """Share the budget between the classifier and the rounds, which all have the same noise."""
         config = self.settings
         share = config.teacher_share
+        if facts.findings and not share:
+            raise InputError(
+                "teacher_share=0 needs one class for each image: without a classifier nothing tells an image's other "
+                "findings. Give it a share, or pass --findings-as classes."
+            )
 
         def all_rounds(noise: float) -> Event:
             return Event(label="votes", noise_multiplier=noise, count=config.rounds)
@@ -145,12 +174,13 @@ class Evolve(Method):
         )
         noise = rounds[0].noise_multiplier
         teacher = None if draft is None else draft.at(shared[0].noise_multiplier)
-        votes_of_a_class = facts.units / facts.classes * math.sqrt(config.votes)
+        votes_of_a_class = facts.units / kind_count(facts) * math.sqrt(config.votes)
         candidates = candidate_count(votes_of_a_class, noise) if config.candidates == "auto" else config.candidates
         if config.votes > candidates:
             raise InputError(
                 f"Expected votes of at most {candidates}, the candidates of a class, got {config.votes}. Set both."
             )
+        space, why = self._space(facts)
         threshold = _NOISE_EXPLAINS if config.threshold == "auto" else config.threshold
         release_degree = config.release_degree
         if release_degree == "auto":
@@ -164,13 +194,25 @@ class Evolve(Method):
                 "noise on them": noise,
             },
             settings=config,
-            decided=self._decisions(candidates, threshold, release_degree),
+            decided=self._decisions(candidates, threshold, release_degree)
+            | ({"features": Decision(value=space, why=why)} if config.features == "auto" else {}),
             teacher=teacher,
             rounds=rounds,
+            space=space,
             candidates=candidates,
             threshold=threshold,
             release_degree=release_degree,
         )
+
+    def _space(self, facts: PublicFacts) -> tuple[FeatureSpace, str]:
+        """Where votes are cast, and why: by public facts alone, as for teachers."""
+        if self.settings.features == "pretrained":
+            require_installed(PRETRAINED)
+        if self.settings.features != "auto":
+            return self.settings.features, "set"
+        known = facts.shape[2] == _COLOUR  # grey pictures, however large, are told apart by wavelets
+        found, why = choose_features(facts)
+        return ("pretrained" if known and found != "wavelets" else "wavelets"), why
 
     def _decisions(self, candidates: int, threshold: float, release_degree: float) -> dict[str, Decision]:
         decided = {
@@ -184,6 +226,11 @@ class Evolve(Method):
             ),
         }
         return {name: found for name, found in decided.items() if getattr(self.settings, name) == "auto"}
+
+
+def kind_count(facts: PublicFacts) -> int:
+    """How many populations evolve: one for each class; of findings, one for each and one for images without any."""
+    return facts.classes + (1 if facts.findings else 0)
 
 
 def candidate_count(votes_of_a_class: float, noise: float) -> int:

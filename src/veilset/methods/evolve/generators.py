@@ -20,7 +20,10 @@ class Generator(Protocol):
     """Random images, and variations of images. The same seeds give the same images."""
 
     def random(self, labels: Tensor, seed: int) -> Tensor:
-        """An image in [0, 1] for each label (b,): (b, C, H, W). A generator may know classes or not."""
+        """An image in [0, 1] for each label (b,): (b, C, H, W). A generator may know classes or not.
+
+        Of F findings, labels 0 to F-1 ask for images with that finding, and F for images without any.
+        """
 
     def vary(self, images: Tensor, degree: float, seed: int) -> Tensor:
         """A changed copy of each image; 0 is next to no change and 1 the most that keeps anything of it."""

@@ -1,14 +1,15 @@
 """Private Evolution: candidates, votes of private images for the nearest ones, and variations of what survives.
 
 Lin, Gopi, Kulkarni, Nori, Yekhanin, "Differentially Private Synthetic Data via Foundation Model APIs 1: Images" (ICLR
-2024), Algorithms 1 and 2, for each class. What we changed: where the paper asks a diffusion model for images and
-variations, the generator is public images or drawn patterns, or the user's own; part of the survivors stays as it is;
-a group votes as one; a private classifier, which has a share of the budget, labels the release. The preset `paper`
-varies all survivors, looks ahead, and has no classifier.
+2024), Algorithms 1 and 2, for each class, or for each finding and for images without any. What we changed: where the
+paper asks a diffusion model for images and variations, the generator is public images or drawn patterns, or the user's
+own; part of the survivors stays as it is; a group votes as one; a private classifier, which has a share of the budget,
+labels the release. The preset `paper` varies all survivors, looks ahead, and has no classifier.
 
-Privacy: unit as in the vault; relation add/remove-one; sensitivity 1 for each round's votes (the clip norm); events one
-Gaussian a round, un-subsampled, and the classifier's Poisson-sampled ones; assumes that features and candidates follow
-from public pictures, the seed and earlier noisy votes, which `fit` shows. docs/evolve.md has the argument.
+Privacy: unit as in the vault; relation add/remove-one; sensitivity 1 for each round's votes (the clip norm), which an
+image with several findings divides among them as one vector of length 1; events one Gaussian a round, un-subsampled,
+and the classifier's Poisson-sampled ones; assumes that features and candidates follow from public pictures, the seed
+and earlier noisy votes, which `fit` shows. docs/methods/evolve.md has the argument.
 """
 
 import torch
@@ -18,7 +19,7 @@ from veilset.core.errors import InputError
 from veilset.core.randomness import derive_seed, torch_generator
 from veilset.data.tensors import as_bytes, as_floats
 from veilset.methods.base import Context, Fitted
-from veilset.methods.evolve.config import EvolvePlan
+from veilset.methods.evolve.config import EvolvePlan, kind_count
 from veilset.methods.evolve.features import Features, feature_space, features_of
 from veilset.methods.evolve.generators import Checked, own_generator
 from veilset.methods.evolve.pool import EigenPool, PoolGenerator, pool_pictures
@@ -38,20 +39,22 @@ def fit(plan: EvolvePlan, session: Session, public: Public | None, context: Cont
     # 1. The feature space and the generator, from public pictures and the seed.
     shown = None if config.generator == "drawn" else public
     pictures = pool_pictures(shown, facts.shape, config.pool, context.seed)
-    features = feature_space(config.features, as_floats(pictures), seed=context.seed, device=context.device)
+    features = feature_space(plan.space, as_floats(pictures), seed=context.seed, device=context.device)
     generator = _generator(plan, facts, pictures, features, context)
 
     # 2. Algorithm 1, line 1: random candidates of each class.
-    labels = torch.arange(facts.classes).repeat_interleave(plan.candidates)
+    kinds = kind_count(facts)
+    labels = torch.arange(kinds).repeat_interleave(plan.candidates)
     candidates = _stored(generator.random(labels, derive_seed(context.seed, "evolve candidates")))
-    candidates = candidates.reshape(facts.classes, plan.candidates, *candidates.shape[1:])
+    candidates = candidates.reshape(kinds, plan.candidates, *candidates.shape[1:])
     survivors: list[Survivors] = []
     for number, event in enumerate(plan.rounds, 1):
         # 3. Algorithm 2: every image votes for the nearest candidates of its class; the votes are summed, with noise.
         degree = config.degree_after(number)
         rows = _rows(plan, candidates, features, generator, degree, context, number)
         ballot = Ballot(features, rows, config.votes, facts, context.device)
-        votes = session.gaussian_sum(ballot, event, clip_norm=1.0, by_class=True)
+        votes = session.gaussian_sum(ballot, event, clip_norm=1.0, by_class=not facts.findings)
+        votes = votes.reshape(kinds, plan.candidates)
 
         # 4. What noise explains is taken off (Algorithm 2, line 8).
         survivors = [Survivors.of(own, plan.threshold * event.noise_multiplier) for own in votes]

@@ -22,6 +22,9 @@ _SHARE_WITHOUT_SURVIVORS = 0.1
 class Ballot:
     """For each image its votes (b, candidates) for the nearest candidates of its class.
 
+    An image with k findings votes among the candidates of each of them, with 1/sqrt(k); one without any among those of
+    images without any. Its votes are one vector (b, kinds * candidates) then.
+
     Args:
         features: the fixed space.
         rows: features of the candidates, (classes, candidates, d).
@@ -45,13 +48,20 @@ class Ballot:
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Votes of 8-bit images (b, H, W, C): 1/sqrt(votes) for each candidate that is voted for, 0 elsewhere."""
         near = self._nearness(images, labels).reshape(len(images), *self._shape)
-        near = near[torch.arange(len(images)), labels]
+        if labels.ndim == 1:
+            return self._cast(near[torch.arange(len(images)), labels])
+        kinds = torch.cat([labels, 1 - labels.amax(dim=1, keepdim=True)], dim=1).double()
+        weights = kinds / kinds.sum(dim=1, keepdim=True).sqrt()
+        return (weights[:, :, None] * self._cast(near)).flatten(1)
+
+    def _cast(self, near: Tensor) -> Tensor:
+        """Votes for the nearest of candidates (..., candidates), of length 1."""
         cast = torch.zeros_like(near, dtype=torch.float64)
         for _ in range(self._votes):
             # argmax is of the first of several equal candidates.
-            nearest = near.argmax(dim=1, keepdim=True)
-            cast.scatter_(1, nearest, 1 / math.sqrt(self._votes))
-            near = near.scatter(1, nearest, -math.inf)
+            nearest = near.argmax(dim=-1, keepdim=True)
+            cast.scatter_(-1, nearest, 1 / math.sqrt(self._votes))
+            near = near.scatter(-1, nearest, -math.inf)
         return cast
 
     def _near(self, images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002 (the form of a mechanism's callback)

@@ -20,6 +20,9 @@ from veilset.methods.imgsyn.statistic import LayerMoments
 from veilset.training.threads import set_thread_count, usable_cores
 
 _BETAS = (0.5, 0.99)
+ANY = -1
+"""A finding of which nothing is asked."""
+
 # Keeps the gradient of the total variation finite where an image is flat.
 _VARIATION_FLOOR = 1e-8
 
@@ -35,11 +38,11 @@ class Aligned:
 def align(
     start: Tensor, labels: Tensor, moments: LayerMoments, target: Tensor | None, config: AlignSettings
 ) -> Aligned:
-    """Algorithm 1 for one batch; the iterate of the smallest loss is kept.
+    """Algorithm 1 for one batch; the iterate of the smallest loss is kept, or the last (`keep`).
 
     Args:
         start: images in [0, 1], (b, C, H, W).
-        labels: the class that each image is moved towards.
+        labels: the class (b,) that each image is moved towards, or (b, findings) zeros, ones and `ANY`.
         moments: what to compare.
         target: the released mean row, (1, width), or one for each class, (classes, width); None where the distance of
             moments has no weight.
@@ -51,7 +54,7 @@ def align(
     for step in range(config.iterations + 1):
         # Line 4: what the teacher sees. Line 5: the loss of Equation 5.
         logits, rows = moments.observe(images)
-        loss = config.class_weight * functional.cross_entropy(logits, labels)
+        loss = config.class_weight * _label_loss(logits, labels)
         if target is not None and config.feature_weight:
             loss = loss + config.feature_weight * moments.distance(*_compared(rows, labels, target))
         variation = total_variation(images)
@@ -67,7 +70,8 @@ def align(
             optimizer.step()
             with torch.no_grad():
                 images.clamp_(0, 1)
-    return Aligned(images=best, variations=tuple(variations))
+    kept = best if config.keep == "best" else images.detach().clone()
+    return Aligned(images=kept, variations=tuple(variations))
 
 
 def total_variation(images: Tensor) -> Tensor:
@@ -144,11 +148,33 @@ class KeptBatches:
         return None if self._folder is None else self._folder / f"{number}.npy"
 
 
+def _label_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy to the class aimed at, or to the findings that are asked for."""
+    if labels.ndim == 1:
+        return functional.cross_entropy(logits, labels)
+    asked = labels != ANY
+    return functional.binary_cross_entropy_with_logits(logits[asked], labels[asked].to(logits))
+
+
 def _compared(rows: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Mean rows of the batch and what they are compared with: over all images, or for each class in the batch."""
-    if len(target) == 1:
+    if len(target) == 1 and labels.ndim == 1:
         return rows.mean(dim=0, keepdim=True), target
+    if labels.ndim == 2:
+        return _compared_findings(rows, labels, target)
     counts = torch.bincount(labels, minlength=len(target))
     present = counts > 0
     sums = torch.zeros_like(target).index_add(0, labels, rows)
     return sums[present] / counts[present, None], target[present]
+
+
+def _compared_findings(rows: Tensor, aims: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean rows of the images that shall have a finding, beside those of the private images that have it."""
+    if len(target) == 1 < aims.shape[1]:  # one statistic for all images
+        return rows.mean(dim=0, keepdim=True), target
+    has = (aims == 1).to(rows)
+    counts = has.sum(dim=0)
+    present = counts > 0
+    if not bool(present.any()):
+        return rows[:1] * 0, target[:1] * 0
+    return (has.T @ rows)[present] / counts[present, None], target[present]

@@ -2,26 +2,41 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from veilset.core.errors import InputError
-from veilset.core.settings import RATE, Auto, Settings, setting
+from veilset.core.errors import BudgetError, InputError
+from veilset.core.settings import CLIP_NORM, RATE, Auto, Settings, setting
 from veilset.methods import METHODS
 from veilset.methods.base import AuditForm, Decision, Method, MethodPlan
 from veilset.methods.shared.choices import Variation
-from veilset.privacy.accounting import noise_of
+from veilset.privacy.accounting import epsilon_of, noise_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
 from veilset.privacy.sharing import noise_of_one_sum
 from veilset.privacy.vault import PublicFacts
 from veilset.teachers.config import KindOrAuto, TeacherPlan, TeacherSettings
-from veilset.teachers.planning import choose_features, draft_teacher
+from veilset.teachers.planning import TeacherDraft, draft_teacher, hidden_below
 
 Form = Literal["auto", "code", "map", "channel"]
 
-# Temperature of soft labels of more than two classes, unless one is set; docs/imgsyn.md has its trials.
+# Temperature of soft labels of more than two classes, unless one is set; docs/notes/imgsyn.md has its trials.
 _SOFT = 4.0
+_COLOUR = 3
+# Public images may be twice as large up to this side of the private ones.
+_LARGEST_DOUBLED = 64
+# Of the privacy for a count that nobody set: its noise is then a few units more than that of a sum alone.
+_COUNT_SHARE = 0.02
+
+
+# Tables 5 and 7 of the paper, MNIST at epsilon 10; the noise follows from the budget. Faces have rows of their own.
+_PAPER: Mapping[str, Any] = {
+    "teacher": "network", "network": "resnet18", "teacher_epochs": 14.0, "teacher_batch": 128,
+    "teacher_learning_rate": 0.01, "teacher_clip_norm": 1.0,
+    "variation": "none", "statistics": "channel", "by_class": False, "aligned_share": 1.0, "copies": 1, "pool": 1,
+    "batch": 80, "keep": "last", "learning_rate": 0.1, "class_weight": 1.0, "variation_weight": 2.5e-5,
+    "label_temperature": 100.0,
+}  # fmt: skip
 
 
 class AlignSettings(Settings):
@@ -30,6 +45,9 @@ class AlignSettings(Settings):
     iterations: int = setting(10, "Steps for each batch; 0 leaves the images as they are.", least=0)
     stop: Literal["fixed", "auto"] = setting(
         "fixed", "Take all steps, or (auto) as many as the total variation of the first batch allows."
+    )
+    keep: Literal["best", "last"] = setting(
+        "best", "Which iterate is released: that of the smallest loss, or the last, as in the paper."
     )
     learning_rate: float = setting(0.05, "Of Adam, in units of the pixel range.", **RATE)
     feature_weight: float = setting(10.0, "Of the distance of moments; 0 switches the term off.", least=0)
@@ -41,9 +59,22 @@ class AlignSettings(Settings):
 class ImgsynSettings(AlignSettings):
     """Public settings of DP-ImgSyn."""
 
-    teacher: KindOrAuto = setting("auto", "Kind of teacher: see docs/teachers.md.")
+    teacher: KindOrAuto = setting("auto", "Kind of teacher: see docs/explanation/teachers.md.")
     features: str = setting("auto", "Of a teacher that is a head: wavelets, lite0, lite0+wavelets, ...")
     network: str = setting("resnet18", "Of a teacher that is a network, e.g. resnet18 as in the paper.")
+    teacher_steps: int | Auto = setting("auto", "Noisy sums of the teacher's DP-SGD.", least=1)
+    teacher_batch: int | Auto = setting("auto", "Units of such a step, on average.", least=1)
+    teacher_clip_norm: float | Auto = setting("auto", "Bound of one unit's gradient there.", **CLIP_NORM)
+    teacher_learning_rate: float | Auto = setting("auto", "Of its SGD.", **RATE)
+    teacher_epochs: float | Auto = setting(
+        "auto", "Passes of it over all units, where teacher_steps is auto; needs teacher_batch.", above=0
+    )
+    teacher_noise: float | Auto = setting(
+        "auto",
+        "Its noise multiplier. auto spends what the other shares leave; a number leaves the rest of the budget to the "
+        "statistic.",
+        above=0,
+    )
     start: Literal["auto", "public", "noise", "filtered_noise", "drawn", "merf"] = setting(
         "auto",
         "What images start from; merf is a DP generator of the same vault, auto is public images where there are any "
@@ -51,7 +82,11 @@ class ImgsynSettings(AlignSettings):
     )
     start_share: float = setting(0.4, "Share of the privacy for merf.", above=0, below=1)
     blur: int = setting(3, "Side of the low-pass kernel of filtered noise, an odd number.", least=3, most=15)
-    variation: Variation = setting("all", "Of public images that are not aligned.")
+    variation: Variation | Auto = setting(
+        "auto",
+        "Of public images that are not aligned; auto is crops where images are in colour and the teacher reads more "
+        "than wavelets, so that it knows photographs, and all elsewhere.",
+    )
     aligned_variation: Variation = setting("none", "Of those that are.")
     statistics: Form = setting(
         "auto",
@@ -60,8 +95,12 @@ class ImgsynSettings(AlignSettings):
     )
     by_class: bool = setting(True, "One statistic for each class.")
     statistics_share: float = setting(0.2, "Share of the privacy for the statistic.", above=0, below=1)
-    aligned_share: float = setting(
-        0.3, "Share of the images that are aligned; the others are only varied, chosen and labelled.", least=0, most=1
+    aligned_share: float | Auto = setting(
+        "auto",
+        "Share of the images that are aligned; the others are only varied, chosen and labelled. auto is 0.3, and 0 "
+        "where variation is crops, so that the teacher has the whole budget.",
+        least=0,
+        most=1,
     )
     augmentation: Literal["images", "recipe"] = setting(
         "images",
@@ -69,10 +108,23 @@ class ImgsynSettings(AlignSettings):
         "certificate, by which students change every image anew in each pass.",
     )
     copies: int = setting(4, "Of each aligned image: the first as it is, the others mildly changed.", least=1)
-    pool: int = setting(
-        4, "How many starting images each of the others is chosen from, so that classes come out even.", least=1
+    pool: int | Auto = setting(
+        "auto",
+        "How many starting images each of the others is chosen from, so that classes come out even; auto is 4, and 2 "
+        "where variation is crops, because pretrained networks look slowly.",
+        least=1,
     )
     batch: int = setting(100, "Images aligned together.", least=1)
+    count_share: float | Auto = setting(
+        "auto",
+        "Share of the privacy for a noisy count of the classes or findings, by which the teacher gives rare ones their "
+        "due; 0 buys none. auto is 0.02 for findings and for balance=as_found, else 0.",
+        least=0,
+        below=1,
+    )
+    balance: Literal["even", "as_found"] = setting(
+        "even", "Of the released images: all classes alike, or (as_found) in the proportions of the noisy count."
+    )
     label_temperature: float | Auto = setting(
         "auto",
         "Of the soft labels. Softer labels say more of the classes that an image is not of, which is most of what a "
@@ -83,37 +135,71 @@ class ImgsynSettings(AlignSettings):
     def check(self) -> None:
         """The teacher needs a share, too."""
         super().check()
-        self.teacher_settings.check()
+        _ = self.teacher_settings  # making them checks them
+        if self.teacher_epochs != "auto" and self.teacher_batch == "auto":
+            raise InputError("Expected teacher_batch beside teacher_epochs: passes say nothing of steps without it.")
         if self.start == "merf" and self.start_share + self.statistics_share >= 1:
             raise InputError("Expected start_share + statistics_share < 1, so that the teacher gets a share, too.")
+        if self.count_share != "auto" and self.count_share + self.statistics_share >= 1:
+            raise InputError("Expected count_share + statistics_share < 1, so that the teacher gets a share, too.")
+        if self.count_share == 0 and self.balance == "as_found":
+            raise InputError("Expected count_share above 0 for balance=as_found: only a count tells the proportions.")
         if self.blur % 2 == 0:
             raise InputError(f"Expected blur to be odd, got {self.blur}.")
+
+    def teacher_for(self, facts: PublicFacts) -> TeacherSettings:
+        """The same, with passes over all units as steps."""
+        if "auto" in (self.teacher_epochs, self.teacher_batch) or self.teacher_steps != "auto":
+            return self.teacher_settings
+        epochs, batch = float(self.teacher_epochs), min(int(self.teacher_batch), facts.units)
+        steps = max(1, round(epochs * facts.units / batch))
+        return self.teacher_settings.changed(steps=steps)
 
     @property
     def teacher_settings(self) -> TeacherSettings:
         """What is asked of the teacher."""
-        return TeacherSettings(kind=self.teacher, features=self.features, network=self.network)
+        return TeacherSettings(
+            kind=self.teacher,
+            features=self.features,
+            network=self.network,
+            steps=self.teacher_steps,
+            batch=self.teacher_batch,
+            clip_norm=self.teacher_clip_norm,
+            learning_rate=self.teacher_learning_rate,
+        )
 
-    @property
-    def aligns(self) -> bool:
-        """Whether any image is moved."""
-        return self.iterations > 0 and self.aligned_share > 0
 
-    @property
-    def needs_statistic(self) -> bool:
-        """Whether images are moved towards a statistic, so that one is released and paid for."""
-        return self.aligns and self.feature_weight > 0
+@dataclass(frozen=True, kw_only=True)
+class Making:
+    """How images are made of starting images, with nothing left to decide."""
+
+    variation: Variation
+    aligned_share: float
+    pool: int
+    why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImgsynPlan(MethodPlan):
-    """The starting images' plan, the teacher's, one Gaussian for the statistic, and the labels' temperature."""
+    """The starting images' plan, a count, the teacher's, one Gaussian for the statistic, the labels' temperature.
+
+    Whether any image is moved, and towards a released statistic or not, is decided with it. Noise hides a class of
+    fewer units than `hidden_below`.
+    """
 
     settings: ImgsynSettings
+    making: Making
     start: MethodPlan | None
+    count: Event | None
     teacher: TeacherPlan
     statistic: Event | None
     temperature: float
+    hidden_below: float
+
+    @property
+    def aligns(self) -> bool:
+        """Whether any image is moved."""
+        return self.settings.iterations > 0 and self.making.aligned_share > 0
 
 
 class Imgsyn(Method):
@@ -123,31 +209,25 @@ class Imgsyn(Method):
     title = "Public images aligned with private ones (DP-ImgSyn)"
     paper = "Soufleri, Ravikumar, Roy, TMLR 2024, https://openreview.net/forum?id=KleJZ9ZzYw"
     claim_of_paper = "The paper's teacher holds, its layer statistics do not: twenty layers are charged as one release."
+    version = 2
     guarantee = "dp"
+    takes_findings = True
     releases = ("images", "labels", "soft_labels", "teacher")
     settings_type = ImgsynSettings
     settings: ImgsynSettings
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
         "fast": {"aligned_share": 0.2, "iterations": 5},
-        "paper": {
-            "teacher": "network",
-            "variation": "none",
-            "statistics": "channel",
-            "by_class": False,
-            "aligned_share": 1.0,
-            "copies": 1,
-            "pool": 1,
-            "batch": 80,
-            "learning_rate": 0.1,
-            "class_weight": 1.0,
-            "variation_weight": 2.5e-5,
+        "paper": _PAPER,
+        "paper_faces": {
+            **_PAPER, "teacher_epochs": 22.0, "teacher_learning_rate": 0.001, "batch": 60, "iterations": 1,
             "label_temperature": 10.0,
         },
-    }
+    }  # fmt: skip
     smallest: ClassVar[Mapping[str, Any]] = {"iterations": 2, "batch": 20, "network": "convnet"}
     forms = (AuditForm(form="teacher and statistics", runs=300),)
 
+    @property
     def requires_public(self) -> bool:
         """Only where the settings name public images."""
         return self.settings.start == "public" or self.settings.teacher == "pretrained"
@@ -158,34 +238,58 @@ class Imgsyn(Method):
         A sum with the noise of a single Gaussian at the whole budget, over the root of a share, costs that share.
         """
         config = self.settings
+        if facts.findings and config.start == "merf":
+            raise InputError(
+                "start=merf needs one class for each image. Choose another start, or --findings-as classes."
+            )
+        draft = draft_teacher(facts, budget, config.teacher_for(facts))
+        making = self._making(facts, draft)
         start = None
         if config.start == "merf":
             start = METHODS.get("merf").configure().plan(facts, budget).at_share(config.start_share)
         statistic = None
-        if config.needs_statistic:
+        if config.iterations > 0 and making.aligned_share > 0 and config.feature_weight > 0:
             noise = noise_of_one_sum(budget) / math.sqrt(config.statistics_share)
             statistic = Event(label="statistics", noise_multiplier=noise)
-        draft = draft_teacher(facts, budget, config.teacher_settings)
-        before, after = (() if start is None else start.events), (() if statistic is None else (statistic,))
-        asked = draft.event(1.0)
-        teacher = draft.at(noise_of(asked, budget, among=(*before, asked, *after)))
+        count, share = None, self._count_share(facts)
+        if share:
+            count = Event(label="count", noise_multiplier=noise_of_one_sum(budget) / math.sqrt(share))
+        before = (*(() if start is None else start.events), *(() if count is None else (count,)))
+        if config.teacher_noise == "auto":
+            teacher = draft.beside(budget, before, () if statistic is None else (statistic,))
+        else:
+            teacher = draft.at(config.teacher_noise)
+            _require_within(budget, (*before, teacher.event))
+            if statistic is not None:
+                noise = noise_of(statistic, budget, among=(*before, teacher.event, statistic))
+                statistic = replace(statistic, noise_multiplier=noise)
+        after = () if statistic is None else (statistic,)
         temperature = self._temperature(facts)
         shown: dict[str, float | int | str] = {
             "teacher": teacher.name,
-            "share of the privacy for the statistic": config.statistics_share if statistic else 0.0,
         }
+        if config.teacher_noise == "auto":
+            shown["share of the privacy for the statistic"] = config.statistics_share if statistic else 0.0
         if statistic:
             shown["noise of a mean, in lengths of a row"] = statistic.noise_multiplier / facts.units
+        if count:
+            shown["share of the privacy for the count"] = share
+            longest = math.sqrt(facts.classes) if facts.findings else 1.0
+            shown["noise of the count, in units"] = count.noise_multiplier * longest
         return ImgsynPlan(
             budget=budget,
             events=(*before, teacher.event, *after),
             facts=shown,
             settings=config,
-            decided=self._decisions(teacher, temperature, facts),
+            decided=self._decisions(draft, temperature, making, facts),
+            public_scale=2 if making.variation == "crops" and max(facts.shape[:2]) <= _LARGEST_DOUBLED else 1,
+            making=making,
             start=start,
+            count=count,
             teacher=teacher,
             statistic=statistic,
             temperature=temperature,
+            hidden_below=hidden_below(budget),
         )
 
     def default_samples(self, facts: PublicFacts) -> int:
@@ -193,23 +297,60 @@ class Imgsyn(Method):
         side = max(facts.shape[:2])
         return 60_000 if side <= 32 else 12_000 if side <= 64 else 2_000
 
+    def _making(self, facts: PublicFacts, teacher: TeacherDraft) -> Making:
+        """Photographs for teachers that know photographs; for others shapes of all kinds, and alignment."""
+        wanted = self.settings
+        knows = facts.shape[2] == _COLOUR and teacher.kind == "head" and teacher.features != "wavelets"
+        variation: Variation = ("crops" if knows else "all") if wanted.variation == "auto" else wanted.variation
+        crops = variation == "crops"
+        return Making(
+            variation=variation,
+            aligned_share=(0.0 if crops else 0.3) if wanted.aligned_share == "auto" else wanted.aligned_share,
+            pool=(2 if crops else 4) if wanted.pool == "auto" else wanted.pool,
+            why="the teacher knows photographs" if knows else "the teacher knows no photographs",
+        )
+
+    def _count_share(self, facts: PublicFacts) -> float:
+        wanted = self.settings.count_share
+        if wanted != "auto":
+            return wanted
+        return _COUNT_SHARE if facts.findings or self.settings.balance == "as_found" else 0.0
+
     def _temperature(self, facts: PublicFacts) -> float:
         wanted = self.settings.label_temperature
+        if facts.findings:
+            return 1.0
         return (_SOFT if facts.classes > 2 else 1.0) if wanted == "auto" else wanted
 
-    def _decisions(self, teacher: TeacherPlan, temperature: float, facts: PublicFacts) -> dict[str, Decision]:
-        """What the rules chose, and what students do best with."""
-        decided = {"label_temperature": Decision(value=temperature, why=f"there are {facts.classes} classes")}
+    def _decisions(
+        self, teacher: TeacherDraft, temperature: float, making: Making, facts: PublicFacts
+    ) -> dict[str, Decision]:
+        """What the rules chose."""
+        why = "a finding has two answers" if facts.findings else f"there are {facts.classes} classes"
+        decided = {"label_temperature": Decision(value=temperature, why=why)}
+        for name in ("variation", "aligned_share", "pool"):
+            if getattr(self.settings, name) == "auto":
+                decided[name] = Decision(value=getattr(making, name), why=making.why)
+        if self.settings.count_share == "auto":
+            why = "rare findings need it" if facts.findings else f"balance={self.settings.balance}"
+            decided["count_share"] = Decision(value=self._count_share(facts), why=why)
         if self.settings.teacher == "auto":
             why = "its rules were fitted, and it asks nothing of public images"
-            decided["teacher"] = Decision(value=teacher.recipe.kind, why=why)
-        if self.settings.features == "auto" and teacher.recipe.kind == "head":
-            decided["features"] = Decision(value=teacher.recipe.features, why=choose_features(facts)[1])
-        if teacher.recipe.kind == "head" and teacher.recipe.features == "wavelets":
-            why = "it is of the teacher's kind, so it can say all that the teacher says"
-            decided["student_network"] = Decision(value="scatternet", why=why)
+            decided["teacher"] = Decision(value=teacher.kind, why=why)
+        if self.settings.features == "auto" and teacher.kind == "head":
+            decided["features"] = Decision(value=teacher.features, why=teacher.why_features)
         if self.settings.augmentation == "recipe":
             from veilset.training.augment import MILD
 
             decided["student_changes"] = Decision(value=MILD.plain(), why="augmentation=recipe")
         return decided
+
+
+def _require_within(budget: Budget, events: tuple[Event, ...]) -> None:
+    """Refuse a noise that somebody set where it costs more than there is."""
+    spent = epsilon_of([*budget.carried, *events], budget.delta)
+    if spent >= budget.epsilon:
+        raise BudgetError(
+            f"The teacher that was asked for costs epsilon {spent:.4g}, and the budget is {budget.epsilon:g}. Raise "
+            "teacher_noise, lower teacher_epochs or teacher_steps, or leave teacher_noise at auto. Nothing was charged."
+        )

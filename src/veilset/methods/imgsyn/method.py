@@ -6,8 +6,9 @@ layers as one); the teacher is a linear head on scattering features unless a net
 public images come in many variations. The preset `paper` does without the last three.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity the clip norm of each sum; events the teacher's
-Poisson-sampled Gaussians, one Gaussian for the statistic (none without alignment) and, for `start=merf`, merf's;
-assumes that rows depend on their own image alone, which the session tries. docs/imgsyn.md has the argument.
+Poisson-sampled Gaussians, one Gaussian for the statistic (none without alignment), one for the count where it is bought
+and, for `start=merf`, merf's; assumes that rows depend on their own image alone, which the session tries.
+docs/methods/imgsyn.md has the argument, docs/how_to/findings.md that of counts and of several findings per image.
 """
 
 import math
@@ -20,11 +21,11 @@ from veilset.methods import METHODS
 from veilset.methods.base import Context, Fitted
 from veilset.methods.imgsyn.config import ImgsynPlan
 from veilset.methods.imgsyn.sampling import AlignedImages
-from veilset.methods.imgsyn.starting_points import StartingPoints
-from veilset.methods.imgsyn.statistic import LayerMoments
+from veilset.methods.imgsyn.statistic import LayerMoments, public_pictures_of
 from veilset.methods.shared.class_counts import sensible_counts
 from veilset.privacy.session import Session
 from veilset.privacy.vault import Public, PublicFacts
+from veilset.teachers.counts import noisy_counts
 from veilset.teachers.fitting import train_teacher
 
 # By class, a row and its count of one are clipped as one vector; the count is this share of the row's bound.
@@ -37,18 +38,26 @@ def fit(plan: ImgsynPlan, session: Session, public: Public | None, context: Cont
     facts = session.facts
     # 0. Starting images: public ones, or those of a DP generator of the same vault.
     look_alikes = None if plan.start is None else METHODS.get("merf").fit(plan.start, session, public, context)
-    starts = StartingPoints(
-        settings=plan.settings, facts=facts, public=public, look_alikes=look_alikes, context=context
-    )
 
-    # 1. The teacher, by DP-SGD.
-    teacher = train_teacher(session, plan.teacher, public, context)
+    # 1. A count of the classes, where one is bought, and the teacher, by DP-SGD.
+    counts = None if plan.count is None else noisy_counts(session, plan.count)
+    wants_even = plan.settings.balance == "even"
+    teacher = train_teacher(session, plan.teacher, public, context, counts=counts if wants_even else None)
 
     # 2. One noisy sum of the moments of all layers.
-    moments = LayerMoments(teacher, plan.settings.statistics, starts.pictures()) if plan.settings.aligns else None
+    pictures = public_pictures_of(public, facts.shape, context)
+    moments = LayerMoments(teacher, plan.settings.statistics, pictures) if plan.aligns else None
     target = None if moments is None else _noisy_statistic(plan, session, moments, context)
     return AlignedImages(
-        plan=plan, facts=facts, teacher=teacher, moments=moments, target=target, starts=starts, context=context
+        plan=plan,
+        facts=facts,
+        teacher=teacher,
+        counts=counts,
+        moments=moments,
+        target=target,
+        public=public,
+        look_alikes=look_alikes,
+        context=context,
     )
 
 
@@ -75,5 +84,10 @@ def _noisy_statistic(plan: ImgsynPlan, session: Session, moments: LayerMoments, 
 
 
 def class_means(sums: Tensor, count_of_one: float, facts: PublicFacts) -> Tensor:
-    """Mean rows from noisy sums (classes, width + 1) whose last column counts; the public total keeps it sensible."""
-    return sums[:, :-1] / sensible_counts(sums[:, -1] / count_of_one, facts.units)[:, None]
+    """Mean rows from noisy sums (classes, width + 1) whose last column counts; the public total keeps it sensible.
+
+    An image with several findings stands in several rows and is clipped as one vector, its counts of one with it. So
+    the mean of a finding is a weighted one, in which images with many findings weigh less.
+    """
+    counts = sensible_counts(sums[:, -1] / count_of_one, facts.units, findings=facts.findings)
+    return sums[:, :-1] / counts[:, None]

@@ -14,42 +14,53 @@ from torch import Tensor
 from veilset.core.progress import track
 from veilset.core.randomness import derive_seed, numpy_generator, torch_generator
 from veilset.core.records import Images
+from veilset.data.tensors import as_floats
 from veilset.methods.base import Context, Fitted, ReleasedModel, Samples
-from veilset.methods.imgsyn.alignment import KeptBatches, align, turning_point
+from veilset.methods.imgsyn.alignment import ANY, KeptBatches, align, turning_point
 from veilset.methods.imgsyn.config import AlignSettings, ImgsynPlan
-from veilset.methods.imgsyn.starting_points import StartingPoints
 from veilset.methods.imgsyn.statistic import LayerMoments
-from veilset.methods.shared.starting_images import Batch, balanced_choice
-from veilset.privacy.vault import PublicFacts
+from veilset.methods.shared.choices import Start, Variation
+from veilset.methods.shared.findings import as_labels, has_and_lacks
+from veilset.methods.shared.starting_images import Batch, balanced_choice, starting_images
+from veilset.privacy.vault import Public, PublicFacts
+from veilset.teachers.counts import Counts
 from veilset.teachers.teacher import Teacher
 from veilset.training.augment import MILD, augment
 from veilset.training.memory import giving_back
 
 _AT_ONCE = 100
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedImages(Fitted):
-    """A private teacher, what it should see, and images to show it; without moments, images are chosen only."""
+    """A private teacher, what it should see, and images to show it; without moments, images are chosen only.
+
+    Images start from public ones, noise, drawn patterns, or those of a private generator (`look_alikes`).
+    """
 
     plan: ImgsynPlan
     facts: PublicFacts
     teacher: Teacher
+    counts: Counts | None
     moments: LayerMoments | None
     target: Tensor | None
-    starts: StartingPoints
+    public: Public | None
+    look_alikes: Fitted | None
     context: Context
 
     def sample(self, count: int, seed: int = 0) -> Samples:
         """Align batch after batch, store 8 bits, and label what is stored."""
-        config = self.plan.settings
-        aligned = round(count * config.aligned_share) if config.aligns else 0
+        aligned = round(count * self.plan.making.aligned_share) if self.plan.aligns else 0
         chosen, moved = self._chosen(count - aligned, seed), self._aligned(aligned, seed)
         pictures, logits = (torch.cat(parts) for parts in zip(chosen, moved, strict=True))
         # An image and its label keep no place that tells whether it was aligned.
         order = numpy_generator(seed, "imgsyn order").permutation(count)
-        soft_labels = (logits / self.plan.temperature).softmax(dim=1).numpy()[order]
         stored: Images = np.ascontiguousarray(pictures.permute(0, 2, 3, 1).numpy()[order])
+        if self.facts.findings:
+            found = logits.sigmoid()[torch.from_numpy(order)]
+            return Samples(images=stored, labels=as_labels(found), soft_labels=found.numpy())
+        soft_labels = (logits / self.plan.temperature).softmax(dim=1).numpy()[order]
         return Samples(images=stored, labels=soft_labels.argmax(axis=1).astype(np.int64), soft_labels=soft_labels)
 
     def models(self) -> dict[str, ReleasedModel]:
@@ -57,12 +68,14 @@ class AlignedImages(Fitted):
         return {"teacher": ReleasedModel(weights=self.teacher.weights(), description=dict(self.teacher.description))}
 
     def warnings(self) -> list[str]:
-        """That images which start from merf's resemble the private ones, unlike those from public images."""
-        if self.starts.look_alikes is None:
-            return []
+        """Classes that noise hides; and that images which start from merf's resemble the private ones."""
+        found = [] if self.counts is None else self.counts.drowned(self.facts.class_names, self.plan.hidden_below)
+        if self.look_alikes is None:
+            return found
         return [
+            *found,
             "The images start from a private generator and look like the private classes: the guarantee holds, but the "
-            "dissimilarity that public images give is traded for accuracy."
+            "dissimilarity that public images give is traded for accuracy.",
         ]
 
     def _aligned(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -72,9 +85,7 @@ class AlignedImages(Fitted):
         config, moments, device = self.plan.settings, self.moments, self.context.device
         copies = config.copies if config.augmentation == "images" else 1
         batches = math.ceil(count / (config.batch * copies))
-        starts = self.starts.batches(
-            batches * config.batch, derive_seed(seed, "aligned"), variation=config.aligned_variation
-        )
+        starts = self._starts(batches * config.batch, derive_seed(seed, "aligned"), config.aligned_variation)
         alignment = self._settled(starts, moments)
         kept = KeptBatches(self.context.workspace, f"imgsyn-{count}-{seed}")
 
@@ -86,7 +97,7 @@ class AlignedImages(Fitted):
             changed = [augment(moved, MILD, coins) for _ in range(copies - 1)]
             return _as_bytes(torch.cat([moved, *changed]))
 
-        done = giving_back(track(kept.each(work, batches), self.context.progress, "aligning images", batches))
+        done = self._tracked(kept.each(work, batches), "aligning images", batches)
         pictures = torch.cat(list(done))[:count]
         parts = torch.split(pictures, _AT_ONCE)
         return pictures, torch.cat(list(self._labelled(parts, "labelling images", len(parts))))
@@ -95,12 +106,17 @@ class AlignedImages(Fitted):
         """`count` of `pool` times as many starting images, so that the teacher favours no class; and its logits."""
         if count == 0:
             return self._empty()
-        config, size = self.plan.settings, self.plan.settings.batch
-        batches = math.ceil(count * config.pool / size)
-        starts = self.starts.batches(batches * size, derive_seed(seed, "chosen"), variation=config.variation)
+        making, size = self.plan.making, self.plan.settings.batch
+        batches = math.ceil(count * making.pool / size)
+        starts = self._starts(batches * size, derive_seed(seed, "chosen"), making.variation)
         candidates = (_as_bytes(starts(number, size)) for number in range(batches))
         logits = torch.cat(list(self._labelled(candidates, "looking for images of all classes", batches)))
-        rows = balanced_choice(logits.softmax(dim=1), count, numpy_generator(seed, "imgsyn choice"))
+        coins, shares = numpy_generator(seed, "imgsyn choice"), self._shares()
+        if self.facts.findings:  # who has a finding and who lacks it are two classes of each
+            shares = None if shares is None else torch.cat([shares, 1 - shares])
+            rows = balanced_choice(has_and_lacks(logits.sigmoid()), count, coins, shares)
+        else:
+            rows = balanced_choice(logits.softmax(dim=1), count, coins, shares)
         # Made a second time instead of kept: what is chosen fits into memory, what it is chosen from may not.
         parts = [_as_bytes(starts(int(n), size))[rows[rows // size == n] % size] for n in np.unique(rows // size)]
         return torch.cat(parts), logits[torch.from_numpy(rows)]
@@ -108,13 +124,44 @@ class AlignedImages(Fitted):
     def _labelled(self, batches: Iterable[Tensor], what: str, total: int) -> Iterator[Tensor]:
         """Section 4.3: the teacher's logits (b, classes) of 8-bit images."""
         with torch.no_grad():
-            for part in giving_back(track(batches, self.context.progress, what, total)):
+            for part in self._tracked(batches, what, total):
                 yield self.teacher(part.to(self.context.device).float() / 255).cpu()
 
+    def _tracked(self, batches: Iterable[Tensor], what: str, total: int) -> Iterator[Tensor]:
+        """The batches of a long loop, which is shown and gives memory back."""
+        yield from giving_back(track(batches, self.context.progress, what, total))
+
+    def _starts(self, count: int, seed: int, variation: Variation) -> Batch:
+        """Starting images, in batches of at least `count` together."""
+        config, seed = self.plan.settings, derive_seed(seed, "imgsyn start")
+        if self.look_alikes is not None:
+            drawn = self.look_alikes.sample(math.ceil(count / config.batch) * config.batch, seed).images
+            return lambda number, size: as_floats(torch.from_numpy(drawn[number * size : (number + 1) * size]))
+        kind: Start = "drawn" if self.public is None else "public"
+        if config.start != "auto" and config.start != "merf":
+            kind = config.start
+        return starting_images(kind, self.facts.shape, self.public, variation=variation, blur=config.blur, seed=seed)
+
     def _aims(self, number: int) -> Tensor:
-        """Line 2 of Algorithm 1: target labels, all classes in turn over the whole release."""
-        batch = self.plan.settings.batch
-        return (torch.arange(number * batch, (number + 1) * batch) % self.facts.classes).to(self.context.device)
+        """Line 2 of Algorithm 1: target labels, all classes in turn, or by their shares, over the whole release.
+
+        Of findings one is asked of each image in turn, to have it or to lack it; the others are free (`ANY`).
+        """
+        batch, classes, shares = self.plan.settings.batch, self.facts.classes, self._shares()
+        places = torch.arange(number * batch, (number + 1) * batch)
+        spread = (places.double() * _GOLDEN) % 1  # even over [0, 1), however many places
+        if not self.facts.findings:
+            asked = places % classes if shares is None else torch.bucketize(spread, shares.cumsum(0)[:-1], right=True)
+            return asked.to(self.context.device)
+        asked = places % classes
+        has = (places // classes) % 2 == 0 if shares is None else spread < shares[asked]
+        aims = torch.full((batch, classes), ANY)
+        aims[torch.arange(batch), asked] = has.long()
+        return aims.to(self.context.device)
+
+    def _shares(self) -> Tensor | None:
+        """The proportions of the classes that are released, where they are not even."""
+        return None if self.counts is None or self.plan.settings.balance == "even" else self.counts.shares()
 
     def _settled(self, starts: Batch, moments: LayerMoments) -> AlignSettings:
         """The alignment with the number of its iterations fixed, by the first batch if it is to be found."""

@@ -7,24 +7,43 @@ thousands, so that the same noise hides far less of them.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError
+from veilset.core.randomness import derive_seed, numpy_generator
+from veilset.methods.base import Context
 from veilset.methods.imgsyn.config import Form
+from veilset.methods.shared.starting_images import public_pictures, starting_images
 from veilset.models.features.base import Features
 from veilset.models.features.code import Code
 from veilset.models.features.wavelets import ScatteringFeatures
+from veilset.privacy.vault import Public
 from veilset.teachers.teacher import Teacher
 
 # Maps of a network are averaged down to this side; a scattering transform's have at most this one.
 _MAP_SIDE = 8
 # Public rows longer than this quantile of them would be shortened: half, because noise grows with the bound.
 _CLIP_QUANTILE = 0.5
+# Public pictures that fix centres and scales.
+_PICTURES, _AT_ONCE = 1000, 100
 _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm2d, nn.BatchNorm2d)
+
+
+def public_pictures_of(public: Public | None, shape: tuple[int, int, int], context: Context) -> Iterator[Tensor]:
+    """Public pictures that fix centres, scales and the bound of rows, or drawn ones that stand in for them."""
+    seed, device = context.seed, context.device
+    if public is not None:
+        order = numpy_generator(seed, "imgsyn pictures").permutation(len(public.labels))[:_PICTURES]
+        for start in range(0, len(order), _AT_ONCE):
+            yield public_pictures(public, shape, order[start : start + _AT_ONCE]).to(device)
+        return
+    drawn = starting_images("drawn", shape, None, variation="none", blur=3, seed=derive_seed(seed, "pictures"))
+    for number in range(_PICTURES // _AT_ONCE):
+        yield drawn(number, _AT_ONCE).to(device)
 
 
 class LayerMoments:

@@ -4,10 +4,13 @@ from importlib.util import find_spec
 from typing import Literal
 
 from veilset.core.errors import InputError
+from veilset.core.registry import unknown_name
 from veilset.core.settings import RATE, Settings, setting
+from veilset.models import NETWORKS
+from veilset.models.features.weights import require_installed
 
 SearchName = Literal["ff", "opt", "opt_a", "opt_b", "average"]
-DistanceName = Literal["wavelets", "lpips"]
+DistanceName = Literal["wavelets", "lite0", "lpips"]
 Repair = Literal["replace", "linear", "spiked"]
 Restore = Literal["none", "spread", "mean", "shift"]
 Draws = Literal["chosen", "own", "gaussian"]
@@ -39,14 +42,23 @@ SEARCHES: dict[SearchName, SearchSettings] = {
 class InversionTraining(Settings):
     """How the inversion network is trained."""
 
+    network: str = setting("convnet", "Its name; any network that students may have.")
     steps: int = setting(2000, "At most so many; training ends when held-out samples stop improving.", least=1)
     batch: int = setting(64, "Generated images of a step.", least=1)
     learning_rate: float = setting(0.003, "Its peak.", **RATE)
     width: int = setting(32, "Of the network's first stage.", least=1)
 
 
+def require_network(name: str) -> None:
+    """Refuse an unknown network before any work is done; `module:function` is found when it is built."""
+    if ":" not in name and name.partition("@")[0] not in NETWORKS:
+        raise unknown_name("network", name, list(NETWORKS))
+
+
 def require_distance(name: DistanceName) -> None:
-    """Refuse LPIPS where it is not installed, before any work is done."""
+    """Refuse LPIPS and published weights where they are not installed, before any work is done."""
+    if name == "lite0":
+        require_installed(name)
     if name == "lpips" and not all(find_spec(module) for module in ("lpips", "torchvision")):
         raise InputError(
             "distance=lpips needs the packages lpips and torchvision, which Veilset does not install: "

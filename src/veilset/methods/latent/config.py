@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from veilset.core.errors import InputError
 from veilset.core.records import Records
-from veilset.core.settings import Auto, Settings, setting
+from veilset.core.settings import RATE, Auto, Settings, setting
 from veilset.methods.base import AuditForm, Decision, Method, MethodPlan
 from veilset.methods.latent.choices import (
     SEARCHES,
@@ -19,16 +19,19 @@ from veilset.methods.latent.choices import (
     SearchName,
     SearchSettings,
     require_distance,
+    require_network,
 )
 from veilset.methods.latent.generators.given import GivenGenerator
 from veilset.methods.latent.generators.recipes import (
+    EigenRecipe,
     GeneratorKind,
     GeneratorPreset,
+    ProjectedRecipe,
     Recipe,
-    StyleRecipe,
     latent_size_of,
     recipe_of,
 )
+from veilset.models.features.weights import require_installed
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
@@ -54,9 +57,11 @@ class LatentSettings(Settings):
         False, "Declare that this release is of other people; the certificate says that you did."
     )
     generator_kind: GeneratorKind = setting(
-        "eigen", "style is trained against a critic; eigen is public images along their principal directions."
+        "eigen",
+        "style is trained against a critic; projected against one that sees images through pretrained features; eigen "
+        "is public images along their principal directions.",
     )
-    generator_preset: GeneratorPreset = setting("default", "Of the training of a style generator.")
+    generator_preset: GeneratorPreset = setting("default", "Of the training of a generator.")
     generator_steps: int | Auto = setting("auto", "Of that training; auto leaves it to the preset.", least=1)
     mirrored: bool = setting(False, "Let the generator see mirrored images, too.")
     search: SearchName = setting(
@@ -64,7 +69,23 @@ class LatentSettings(Settings):
         "ff is the inversion network; opt, opt_a and opt_b descend from its answer, without penalty, with a weak and "
         "with a strong one; average descends from the average latent.",
     )
-    distance: DistanceName = setting("wavelets", "That a descent makes small; lpips where that package is installed.")
+    distance: DistanceName = setting(
+        "wavelets",
+        "That a descent makes small; lite0 compares maps of a network trained on ImageNet, lpips is there where that "
+        "package is installed.",
+    )
+    search_start: Literal["auto", "network", "average"] = setting(
+        "auto", "Where a search starts, in the place of its own: the inversion network's answer, or the average latent."
+    )
+    search_steps: int | Auto = setting("auto", "Of its descent.", least=0)
+    search_rate: float | Auto = setting("auto", "Its learning rate.", **RATE)
+    search_penalty: float | Auto = setting("auto", "Its weight of the squared length.", least=0)
+    inversion_network: str = setting(
+        "convnet",
+        "Network of the inversion; lite0-tuned starts from published ImageNet weights, as the paper's does. A "
+        "generator that knows the way back, as eigen does, needs none.",
+    )
+    inversion_rate: float = setting(0.003, "Its peak learning rate.", **RATE)
     inversion_steps: int = setting(2000, "At most so many steps of the inversion network.", least=1)
     dimensions: int | Auto = setting(
         "auto", "Directions to estimate; auto is a rule on units, classes and noise.", least=1
@@ -78,6 +99,13 @@ class LatentSettings(Settings):
     )
     clip_quantile: float = setting(0.9, "That quantile.", above=0, below=1)
     clip_share: float = setting(0.1, "Share of the privacy for a private quantile.", above=0, below=1)
+    mean_share: float | Auto = setting(
+        "auto",
+        "Share of the moments' privacy for the mean, the rest is the covariance's; auto is 2 / (directions + 2). The "
+        "paper's two releases are one with a share.",
+        above=0,
+        below=1,
+    )
     repair: Repair = setting("linear", "Of the noisy covariance; replace is the paper's.")
     restore: Restore = setting(
         "shift",
@@ -88,12 +116,17 @@ class LatentSettings(Settings):
         "chosen", "Samples start from the generator's own latents that fit (chosen), any (own) or normal ones."
     )
     truncation: float = setting(1.0, "Below 1 pulls samples towards their class' mean.", least=0, most=2)
-    balanced: bool = setting(True, "Draw all classes alike, and not as often as the noisy counts say.")
+    balance: Literal["even", "as_found"] = setting(
+        "even", "Of the released images: all classes alike, or (as_found) as often as the noisy counts say."
+    )
 
     def check(self) -> None:
-        """A distance needs its package."""
+        """A distance needs its package, and so does a critic on pretrained features."""
         super().check()
         require_distance(self.distance)
+        require_network(self.inversion_network)
+        if self.generator_kind == "projected" and not self.generator:
+            require_installed(ProjectedRecipe().features)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +160,7 @@ class Latent(Method):
     )
     guarantee = "dp"
     needs_public = True
+    takes_findings = True
     releases = ("images", "labels", "soft_labels", "generator")
     settings_type = LatentSettings
     settings: LatentSettings
@@ -148,6 +182,7 @@ class Latent(Method):
         AuditForm(form="mixtures in two rounds", settings={**_AUDITED, "components": 2, "rounds": 2}, runs=300),
     )
 
+    @property
     def requires_public(self) -> bool:
         """Only to make a generator."""
         return not self.settings.generator
@@ -181,6 +216,11 @@ class Latent(Method):
         if height != width:
             raise InputError(f"Expected square images, got {height}x{width}. Pass --size 32.")
         config = self.settings
+        if facts.findings and config.components > 1:  # a round shares an image out within its one class
+            raise InputError(
+                f"components={config.components} needs one class for each image. Set components=1, or pass "
+                "--findings-as classes."
+            )
         recipe, latent_size = self._recipe(facts)
         shares = [(_CLIP, config.clip_share)] if config.clip == "private" else []
         left = 1 - sum(share for _, share in shares)
@@ -205,10 +245,21 @@ class Latent(Method):
             moments=spent[first],
             components=tuple(spent[first + 1 :]),
             directions=directions,
-            search=SEARCHES[config.search],
+            search=self._search(),
             recipe=recipe,
             given=self._given,
         )
+
+    def _search(self) -> SearchSettings:
+        """The named search, with what was set of its start, steps, rate and penalty."""
+        config = self.settings
+        wanted = {
+            "start": config.search_start,
+            "steps": config.search_steps,
+            "learning_rate": config.search_rate,
+            "penalty": config.search_penalty,
+        }
+        return SEARCHES[config.search].changed(**{name: value for name, value in wanted.items() if value != "auto"})
 
     def _recipe(self, facts: PublicFacts) -> tuple[Recipe | None, int]:
         """How to make a generator, where none is given, and the length of its latents."""
@@ -225,6 +276,8 @@ class Latent(Method):
 
     def _directions(self, facts: PublicFacts, noise: float, latent_size: int) -> int:
         wanted, each = self.settings.dimensions, facts.units / facts.classes
+        if facts.findings:  # half of the units have one, as far as is known, and share their weight among all of theirs
+            each = facts.units / 2 / math.sqrt(1 + facts.classes / 2)
         if wanted == "auto":
             return direction_count(latent_size, each, noise)
         if wanted > min(latent_size, each):
@@ -239,7 +292,7 @@ class Latent(Method):
         if self.settings.dimensions == "auto":
             why = "in so many directions noise stays below what there is to estimate"
             decided["dimensions"] = Decision(value=directions, why=why)
-        if self.settings.generator_steps == "auto" and isinstance(recipe, StyleRecipe):
+        if self.settings.generator_steps == "auto" and recipe is not None and not isinstance(recipe, EigenRecipe):
             why = f"generator_preset={self.settings.generator_preset}"
             decided["generator_steps"] = Decision(value=recipe.steps, why=why)
         return decided

@@ -1,4 +1,4 @@
-"""How far two images are from each other in the eyes of a search: wavelets, or LPIPS where it is installed."""
+"""How far two images are from each other in the eyes of a search: wavelets, published networks, or LPIPS."""
 
 from importlib import import_module
 
@@ -7,11 +7,13 @@ from torch.nn import functional
 
 from veilset.methods.latent.choices import DistanceName, require_distance
 from veilset.models import SMALLEST_SIDE
+from veilset.models.features.pretrained import LiteFeatures
 from veilset.models.features.scattering import Scattering, group_norm
 
 _LARGEST_SIDE = 64
 _ANGLES = 4  # of the wavelets; eight take twice as long
 _PIXEL_WEIGHT = 16.0  # one over the usual variance of a pixel
+_LITE_DEPTHS = 3
 _LPIPS_SIDE = 64  # smaller images shrink to nothing in its network
 
 
@@ -52,11 +54,36 @@ class LpipsDistance(nn.Module):
         return distances.flatten()
 
 
-Distance = WaveletDistance | LpipsDistance
+class LiteDistance(nn.Module):
+    """Squared distance of EfficientNet-Lite0's maps at three depths, each place of length 1, and of the pixels.
+
+    That is LPIPS without its learned weights, on a network whose weights come from a package that we have.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.network = LiteFeatures("lite0", max(_LPIPS_SIDE, size))
+
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """(b, pixels), and the maps at each depth, (b, d)."""
+        maps = self.network.first_maps(images, _LITE_DEPTHS)
+        shown = (functional.normalize(part, dim=1).flatten(2).mul(part[0, 0].numel() ** -0.5) for part in maps)
+        return images.flatten(1), *(part.flatten(1) for part in shown)
+
+    def forward(self, first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> Tensor:
+        """(b,): the mean over places of each depth, added up, plus that over pixels in units of their variance."""
+        pixels = (first[0] - second[0]).square().mean(dim=1)
+        depths = [(one - two).square().sum(dim=1) for one, two in zip(first[1:], second[1:], strict=True)]
+        return sum(depths, _PIXEL_WEIGHT * pixels)
+
+
+Distance = WaveletDistance | LpipsDistance | LiteDistance
 
 
 def distance_named(name: DistanceName, size: int, channels: int) -> Distance:
     """The distance called `name` for images of this size."""
+    if name == "lite0":
+        return LiteDistance(size)
     return LpipsDistance() if name == "lpips" else WaveletDistance(size, channels)
 
 

@@ -18,6 +18,7 @@ from veilset.methods.latent.choices import InversionTraining
 from veilset.methods.latent.space import LatentSpace
 from veilset.models import SMALLEST_SIDE, build_network
 from veilset.models.generators.eigen import EigenGenerator
+from veilset.models.generators.sharpened import SharpenedGenerator
 from veilset.training.settings import rate_share
 
 _HELD_OUT = 512
@@ -39,19 +40,21 @@ def train_inversion(
     A generator that knows the way back is taken at its word, and nothing is trained.
     """
     generator = space.generator
-    if isinstance(generator, EigenGenerator):
+    if isinstance(generator, EigenGenerator | SharpenedGenerator):
         return _Encoder(space, generator)
     device = space.centre.device
     side = generator.size
     if side < SMALLEST_SIDE:
         raise InputError(f"Expected images of at least {SMALLEST_SIDE} pixels a side, got {side}. Pass --size 32.")
+    width = training.width if training.network == "convnet" else None
     network = build_network(
-        "convnet", shape=(side, side, generator.channels), classes=space.size, width=training.width, seed=seed
+        training.network, shape=(side, side, generator.channels), classes=space.size, width=width, seed=seed
     ).to(device)
     if checkpoint is not None and checkpoint.exists():
         network.load_state_dict(torch.load(checkpoint, map_location=device, weights_only=True))
         return network.eval().requires_grad_(False)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=training.learning_rate, weight_decay=1e-3)
+    trained = [value for value in network.parameters() if value.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=1e-3)
     held_out = space.draw(_HELD_OUT, torch_generator(seed, "inversion held out"))
     shown = space.stored(held_out).to(device).float() / 255
     best, kept, waited = float("inf"), network.state_dict(), 0
@@ -88,7 +91,7 @@ def train_inversion(
 class _Encoder(nn.Module):
     """The way back that a generator has itself, in coordinates."""
 
-    def __init__(self, space: LatentSpace, generator: EigenGenerator) -> None:
+    def __init__(self, space: LatentSpace, generator: EigenGenerator | SharpenedGenerator) -> None:
         super().__init__()
         self.space, self.generator = space, generator
 

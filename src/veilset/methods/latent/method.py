@@ -7,10 +7,10 @@ by public samples; what the inversion loses is undone by what it loses on public
 towards the public one; samples start from those of the generator's own latents that fit. The preset `paper` does
 without the last three. Without a ready generator, public images along their principal directions are one.
 
-Privacy: unit as in the vault; relation add/remove-one; sensitivity sqrt(1 + b^2) of the sum (b counts; moments.py), the
-same of each round of an optional mixture (mixture.py) and 1 of the optional histogram; events one Gaussian each,
-un-subsampled; assumes that generator, search and coordinates come from public data, which `fit` shows. docs/latent.md
-has the argument.
+Privacy: unit as in the vault; relation add/remove-one; sensitivity sqrt(1 + b^2) of the sum (b counts; moments.py),
+several findings per image or one class (methods/shared/findings.py), the same of each round of an optional mixture
+(mixture.py) and 1 of the optional histogram; events one Gaussian each, un-subsampled; assumes that generator, search
+and coordinates come from public data, which `fit` shows. docs/methods/latent.md has the argument.
 """
 
 from functools import partial
@@ -31,6 +31,8 @@ from veilset.methods.latent.moments import Discriminant, MomentRows, Seen
 from veilset.methods.latent.sampling import ClassLatents, FittedLatents, source
 from veilset.methods.latent.search import LatentSearch, public_answers, require_shape
 from veilset.methods.latent.space import LatentSpace
+from veilset.methods.shared.class_counts import drowned_classes
+from veilset.methods.shared.findings import in_all_blocks, shares_of_kinds, sums_of_kinds
 from veilset.models.generators.files import load_generator, save_generator
 from veilset.models.generators.style import LatentGenerator
 from veilset.privacy.session import Session
@@ -62,16 +64,25 @@ def fit(plan: LatentPlan, session: Session, public: Public | None, context: Cont
     clip_norm = _clip_norm(plan, session, search, found[:, :size].norm(dim=1))
 
     # 2. Steps 1 and 2 of the paper in one sum: the latent of each image, its clipped moments, noise.
-    by_class = facts.classes > 1
-    rows = MomentRows(size=size, clip_norm=clip_norm, count_weight=_COUNT_WEIGHT if by_class else 0.0)
-    sums = session.gaussian_sum(
-        lambda images, labels: rows(search(images)),  # noqa: ARG005 (the session places rows by class)
-        plan.moments,
-        clip_norm=rows.sensitivity,
-        by_class=by_class,
-        batch=search.batch,
+    several = facts.classes > 1 or facts.findings
+    rows = MomentRows(
+        size=size,
+        clip_norm=clip_norm,
+        count_weight=_COUNT_WEIGHT if several else 0.0,
+        mean_share=None if config.mean_share == "auto" else config.mean_share,
     )
-    moments = rows.read(sums if by_class else sums[None], facts.units, plan.moments.noise_multiplier)
+
+    def row(images: Tensor, labels: Tensor) -> Tensor:
+        found = rows(search(images))
+        return in_all_blocks(found, labels) if facts.findings else found  # the session places rows by class
+
+    by_class = several and not facts.findings
+    sums = session.gaussian_sum(row, plan.moments, clip_norm=rows.sensitivity, by_class=by_class, batch=search.batch)
+    if facts.findings:
+        sums = sums_of_kinds(sums, facts.classes)
+    moments = rows.read(
+        sums if several else sums[None], facts.units, plan.moments.noise_multiplier, findings=facts.findings
+    )
     seen = Seen.of(found, rows)
     means = seen.mean + moments.shifts_from(seen, config.repair)
     covariances = seen.covariance + moments.deviations_from(seen, config.repair)
@@ -80,13 +91,13 @@ def fit(plan: LatentPlan, session: Session, public: Public | None, context: Cont
     mixture = _moved(mixture, plan, session, search, clip_norm)
 
     # 3. The populations behind what the search finds; everything from here on is post-processing.
-    shares = moments.counts / moments.counts.sum()
-    if config.balanced:
-        shares = torch.full_like(shares, 1 / facts.classes)
+    shares = shares_of_kinds(moments.counts) if facts.findings else moments.counts / moments.counts.sum()
+    if config.balance == "even":
+        shares = torch.full_like(shares, 1 / len(shares))
     shares = (shares[:, None] * mixture.shares).flatten()
     means = mixture.means.flatten(0, 1)
     covariances = mixture.covariances.repeat_interleave(config.components, dim=0)
-    discriminant = Discriminant.of(shares, means, covariances)
+    discriminant = Discriminant.of(shares, means, covariances, findings=facts.findings)
     means, covariances = seen.undone(means, covariances, config.restore)
     own = torch_generator(context.seed, "latent own draws")
     draws = None if config.draws == "gaussian" else source(space, config.draws, _OWN_DRAWS, own)
@@ -97,7 +108,14 @@ def fit(plan: LatentPlan, session: Session, public: Public | None, context: Cont
         latents=ClassLatents.of(shares, means, covariances, draws, prefer=config.draws == "chosen"),
         discriminant=discriminant,
         clip_norm=clip_norm,
+        drowned=_drowned(sums, rows, plan, facts) if several else (),
     )
+
+
+def _drowned(sums: Tensor, rows: MomentRows, plan: LatentPlan, facts: PublicFacts) -> tuple[str, ...]:
+    """What the noisy counts say of classes that noise hides."""
+    deviation = plan.moments.noise_multiplier * rows.sensitivity / rows.count_weight
+    return drowned_classes(sums[:, -1] / rows.count_weight, deviation, facts, plan.budget)
 
 
 def _clip_norm(plan: LatentPlan, session: Session, search: LatentSearch, lengths: Tensor) -> float:
@@ -160,7 +178,11 @@ def _search(plan: LatentPlan, space: LatentSpace, context: Context) -> LatentSea
     if plan.search.start == "network":
         network = train_inversion(
             space,
-            InversionTraining(steps=plan.settings.inversion_steps),
+            InversionTraining(
+                network=plan.settings.inversion_network,
+                steps=plan.settings.inversion_steps,
+                learning_rate=plan.settings.inversion_rate,
+            ),
             seed=context.seed,
             checkpoint=context.kept(_NETWORK),
             progress=context.progress,

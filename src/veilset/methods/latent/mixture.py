@@ -8,7 +8,7 @@ second moments.
 Privacy: unit as in the vault; relation add/remove-one; sensitivity `MeanRows.sensitivity` for the sum of a round: a row
 is the outer product of responsibilities r and p = (b, u), so its length is |r| |p|, and |r| <= 1 because r is at least
 0 and adds up to 1; event one Gaussian a round; assumes that the components of a round come from earlier releases.
-docs/latent.md has the argument.
+docs/methods/latent.md has the argument.
 """
 
 import math

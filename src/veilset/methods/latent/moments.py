@@ -1,7 +1,7 @@
 """The private fit: one noisy sum of first and second moments, and the Gaussians that follow from it (Section 4.2).
 
 A row is psi(u) = (alpha u, beta svec(u u')) with u = clip(v, M) / M and alpha^2 + beta^2 = 1, and where there are
-several classes one constant that counts; see docs/latent.md. What comes after the sum is post-processing: means,
+several classes one constant that counts; see docs/methods/latent.md. After the sum all is post-processing: means,
 covariances that are shrunk towards the public one, and labels. Samples are drawn in sampling.py.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity `MomentRows.sensitivity` = sqrt(1 + b^2), b the
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from veilset.methods.latent.choices import Repair, Restore
 from veilset.methods.shared.class_counts import sensible_counts
+from veilset.methods.shared.findings import counts_of_kinds, noise_of_kinds
 
 _SMALLEST_VARIANCE = 0.02  # of a direction that is sampled, against 1 of the public population
 # A direction that the inversion sees worse than this is not amplified any further.
@@ -30,20 +31,23 @@ class MomentRows:
         size: k, the directions that are estimated: the first of the coordinates.
         clip_norm: M, from public samples or from a paid quantile.
         count_weight: b, the constant that counts; 0 with one class, whose count is public.
+        mean_share: alpha^2 where somebody chose it. Two releases of noise s / alpha for u and s / beta for svec(u u')
+            cost what this one of noise s costs and have the same noise, so the paper's two are one with a share.
     """
 
     size: int
     clip_norm: float
     count_weight: float
+    mean_share: float | None = None
 
     @property
     def mean_weight(self) -> float:
-        """alpha, which makes the expected divergence from the true Gaussian least: alpha^2 = 2 / (k + 2).
+        """alpha. Unless its square is given, the expected divergence from the true Gaussian is least: 2 / (k + 2).
 
         With noise s a number, the mean costs k^2 s^2 / 2 alpha^2 and the covariance k^4 s^2 / 8 beta^2 (both in public
         units, where M^2 is about k).
         """
-        return math.sqrt(2 / (self.size + 2))
+        return math.sqrt(2 / (self.size + 2) if self.mean_share is None else self.mean_share)
 
     @property
     def second_weight(self) -> float:
@@ -63,17 +67,24 @@ class MomentRows:
             parts.append(torch.full_like(u[:, :1], self.count_weight))
         return torch.cat(parts, dim=1)
 
-    def read(self, sums: Tensor, units: int, noise_multiplier: float) -> "Moments":
-        """What the noisy sums (classes, width) say; `noise_multiplier` is that of their event."""
+    def read(self, sums: Tensor, units: int, noise_multiplier: float, *, findings: bool = False) -> "Moments":
+        """What the noisy sums (classes, width) say; `noise_multiplier` is that of their event.
+
+        Of findings the classes are the kinds of methods/shared/findings.py, and the second half of them is a difference
+        of two sums, with the noise of both.
+        """
         counts = torch.full((1,), float(units), dtype=torch.float64)
         if self.count_weight:
             # The public total keeps noisy counts within reason, as in the other methods.
-            counts = sensible_counts(sums[:, -1] / self.count_weight, units)
+            noisy = sums[:, -1] / self.count_weight
+            counts = counts_of_kinds(noisy, units) if findings else sensible_counts(noisy, units)
         means = self.clip_norm * sums[:, : self.size] / self.mean_weight / counts[:, None]
         pairs = self.size * (self.size + 1) // 2
         seconds = self.clip_norm**2 * smat(sums[:, self.size : self.size + pairs], self.size)
         seconds = seconds / self.second_weight / counts[:, None, None]
         spread = noise_multiplier * self.sensitivity * self.clip_norm / counts
+        if findings:
+            spread = spread * noise_of_kinds(len(counts))
         return Moments(
             counts=counts,
             means=means,
@@ -216,14 +227,20 @@ class Discriminant:
 
     weight: Tensor  # (k, classes)
     bias: Tensor  # (classes,)
+    findings: bool = False
 
     @classmethod
-    def of(cls, shares: Tensor, means: Tensor, covariances: Tensor) -> "Discriminant":
+    def of(cls, shares: Tensor, means: Tensor, covariances: Tensor, *, findings: bool = False) -> "Discriminant":
         """From the shares that classes will have, noisy means and repaired covariances, which are pooled."""
         pooled = positive(torch.einsum("c,cij->ij", shares, covariances))
         weight = torch.linalg.solve(pooled, means.T)
-        return cls(weight=weight, bias=shares.log() - 0.5 * (means.T * weight).sum(dim=0))
+        bias = shares.log() - 0.5 * (means.T * weight).sum(dim=0)
+        return cls(weight=weight, bias=bias, findings=findings)
 
     def probabilities(self, v: Tensor) -> Tensor:
-        """(b, classes) for the first k coordinates (b, k)."""
-        return (v.double() @ self.weight + self.bias).softmax(dim=1)
+        """(b, classes) for the first k coordinates (b, k); of findings, of each by itself, (b, F)."""
+        logits = v.double() @ self.weight + self.bias
+        if not self.findings:
+            return logits.softmax(dim=1)
+        has, lacks = logits.chunk(2, dim=1)
+        return (has - lacks).sigmoid()

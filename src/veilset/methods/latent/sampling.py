@@ -27,6 +27,7 @@ from veilset.methods.latent.config import LatentSettings
 from veilset.methods.latent.moments import Discriminant, positive, symmetric_root
 from veilset.methods.latent.search import LatentSearch
 from veilset.methods.latent.space import LatentSpace
+from veilset.methods.shared.findings import as_labels
 from veilset.models.descriptions import described
 from veilset.models.generators.eigen import SHOWS_PUBLIC, EigenGenerator
 from veilset.models.generators.files import description_of, rebuild
@@ -118,6 +119,7 @@ class FittedLatents(Fitted):
     latents: ClassLatents
     discriminant: Discriminant
     clip_norm: float
+    drowned: tuple[str, ...]
 
     def sample(self, count: int, seed: int = 0) -> Samples:
         """4. Draw latents of each component, show their images, and label what is stored."""
@@ -135,16 +137,16 @@ class FittedLatents(Fitted):
             images.append(pictures)
             likely = self.discriminant.probabilities(answers[:, : self.latents.size])
             soft.append(likely.reshape(len(chosen), -1, self.settings.components).sum(dim=2))
-        soft_labels = torch.cat(soft).float().numpy()
+        found = torch.cat(soft).float()
         return Samples(
             images=np.ascontiguousarray(torch.cat(images).numpy()),
-            labels=soft_labels.argmax(axis=1).astype(np.int64),
-            soft_labels=soft_labels,
+            labels=as_labels(found) if self.discriminant.findings else found.argmax(dim=1).numpy(),
+            soft_labels=found.numpy(),
         )
 
     def warnings(self) -> list[str]:
-        """That the samples show public images, where the generator is made of them."""
-        return [SHOWS_PUBLIC] if isinstance(self.space.generator, EigenGenerator) else []
+        """Classes that noise hides; that the samples show public images, where the generator is made of them."""
+        return [*self.drowned, *([SHOWS_PUBLIC] if isinstance(self.space.generator, EigenGenerator) else [])]
 
     def models(self) -> dict[str, ReleasedModel]:
         """The public generator with the private latent Gaussians; `rebuild_sampler` draws from them."""
@@ -172,6 +174,8 @@ def source(space: LatentSpace, draws: Draws, count: int, coins: torch.Generator)
 
 def rebuild_sampler(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[LatentSpace, ClassLatents]:
     """The generator's coordinates and the Gaussians of a release; Gaussian i is of class i // components.
+
+    Of F findings, Gaussian i is of images that have finding i, and F + i of images that lack it.
 
     `space.stored(latents.draw(source, chosen, coins))`, with a source of `space.draw` or, where the description says
     draws "gaussian", of normal rows.

@@ -22,7 +22,7 @@ from veilset.data.tensors import as_floats
 from veilset.methods.latent.choices import DistanceName, SearchSettings
 from veilset.methods.latent.distance import distance_named
 from veilset.methods.latent.space import LatentSpace
-from veilset.privacy.shapes import filled
+from veilset.privacy.rows import filled
 from veilset.training.settings import rate_share
 
 _MOST_TOGETHER = 32  # images of one descent

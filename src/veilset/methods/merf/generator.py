@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from veilset.core.files import write_whole
 from veilset.core.randomness import derive_seed, torch_generator
 from veilset.methods.base import Context
 from veilset.methods.merf.classifier import ClassMeans, LinearClassifier
-from veilset.methods.merf.config import FEWEST_IMAGES_OF_A_CLASS, MerfSettings
-from veilset.models.features.embeddings import ImageEmbedding
+from veilset.methods.merf.config import FEWEST_IMAGES_OF_A_CLASS, MerfPlan, MerfSettings
+from veilset.methods.shared.findings import as_aims
+from veilset.models.features.embeddings import Embedding
 from veilset.models.generators.conditional import ConditionalGenerator
 from veilset.privacy.vault import PublicFacts
 from veilset.training.settings import WeightAverage
@@ -23,31 +23,32 @@ _CHECKPOINT_EVERY = 100
 
 
 def train_generator(
-    config: MerfSettings,
+    plan: MerfPlan,
     facts: PublicFacts,
     means: ClassMeans,
-    embedding: ImageEmbedding,
+    embedding: Embedding,
     classifier: LinearClassifier | None,
     context: Context,
 ) -> ConditionalGenerator:
     """Train a generator to match the class means, from where an earlier part of this run stopped."""
-    device = context.device
+    config, device = plan.settings, context.device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(context.seed, "merf generator"))
         generator = ConditionalGenerator(
             facts.shape[0], facts.shape[2], facts.classes, config.latent_size, config.width
         ).to(device)
-    training = GeneratorTraining(generator, means.features.float().to(device), config)
+    training = GeneratorTraining(generator, means.features.float().to(device), config, findings=facts.findings)
     place = context.kept(_CHECKPOINT)
     if place is not None and place.exists():
         training.load(place, device)
-    together = min(facts.classes, config.batch // FEWEST_IMAGES_OF_A_CLASS)
-    each = config.batch // together
+    kinds = len(means.features)
+    together = min(kinds, plan.batch // FEWEST_IMAGES_OF_A_CLASS)
+    each = plan.batch // together
     with context.progress.task("training the generator", config.steps) as task:
         task.advance(training.step)
         while training.step < config.steps:
             coins = torch_generator(context.seed, f"merf step {training.step}")
-            classes = torch.randperm(facts.classes, generator=coins)[:together].to(device)
+            classes = torch.randperm(kinds, generator=coins)[:together].to(device)
             latents = torch.randn(together * each, config.latent_size, generator=coins).to(device)
             training.advance(classes, latents, embedding, classifier)
             task.advance()
@@ -60,20 +61,23 @@ def train_generator(
 class GeneratorTraining:
     """The state of generator training between steps; it can be saved and taken up again."""
 
-    def __init__(self, generator: ConditionalGenerator, target: Tensor, config: MerfSettings) -> None:
-        self.generator, self.target, self.config = generator, target, config
+    def __init__(
+        self, generator: ConditionalGenerator, target: Tensor, config: MerfSettings, *, findings: bool = False
+    ) -> None:
+        self.generator, self.target, self.config, self.findings = generator, target, config, findings
         self.optimizer = torch.optim.Adam(generator.parameters(), lr=config.learning_rate, betas=(0.5, 0.99))
         self.average = WeightAverage(generator, decay=0.98)
         self.remembered = torch.zeros_like(target)
         self.step = 0
 
     def advance(
-        self, classes: Tensor, latents: Tensor, embedding: ImageEmbedding, classifier: LinearClassifier | None
+        self, classes: Tensor, latents: Tensor, embedding: Embedding, classifier: LinearClassifier | None
     ) -> None:
-        """One step: as many images of each class as there are latents for it, their mean drawn to the target."""
+        """One step: as many images of each class or kind as it has latents, their mean drawn to the target."""
         config, step = self.config, self.step
         labels = classes.repeat_interleave(len(latents) // len(classes))
-        code, features = embedding(self.generator(latents, labels))
+        asked = as_aims(labels, self.generator.classes) if self.findings else labels
+        code, features = embedding(self.generator(latents, asked))
         # The mean of this batch alone is noisier than what is left to match, so earlier steps' images are kept in;
         # the division gives the batch's own images the weight that they would have alone.
         keep = min(config.memory, step / (step + 3))
@@ -81,13 +85,13 @@ class GeneratorTraining:
         mean = keep * self.remembered[classes] + (1 - keep) * batch_mean
         loss = (mean - self.target[classes]).square().sum(dim=1).mean() / (1 - keep)
         if classifier is not None and config.classifier_weight:
-            loss = loss + config.classifier_weight * functional.cross_entropy(classifier.logits(code), labels)
+            loss = loss + config.classifier_weight * classifier.loss(code, labels)
         self.remembered[classes] = mean.detach()
         fall = 0.5 + 0.5 * math.cos(math.pi * step / config.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * min(1.0, (step + 1) / 20) * fall
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.average.update(self.generator, step)
         self.step += 1

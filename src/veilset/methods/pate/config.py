@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from veilset.core.errors import InputError
 from veilset.core.settings import Auto, setting
@@ -23,6 +23,11 @@ class PateSettings(DataFreeSettings):
     teachers: int | Auto = setting("auto", "Number of shards; auto is one for every 240 units, at most 250.", least=2)
     signal: float = setting(
         4.0, "As many queries are asked as leave a unanimous vote this many times the noise on one count.", above=0
+    )
+    answers: Literal["odds", "labels"] = setting(
+        "odds",
+        "What the head learns from noisy counts: how likely they make each class, or the class with most votes alone "
+        "(GNMax, as published). Both are post-processing.",
     )
     agreement_share: float = setting(
         0.0,
@@ -67,6 +72,7 @@ class Pate(Method):
         "The papers' bound that does not depend on the data holds. The smaller epsilon that they compute from "
         "private votes must be released with noise itself."
     )
+    version = 3
     guarantee = "dp"
     releases = ("images", "labels", "soft_labels", "generator", "student")
     settings_type = PateSettings
@@ -74,7 +80,7 @@ class Pate(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
         "fast": FAST,
-        "confident": {"agreement_share": 0.3},
+        "confident": {"agreement_share": 0.3, "answers": "labels"},
     }
     smallest: ClassVar[Mapping[str, Any]] = {**SMALLEST, "teachers": 20}
     forms = (AuditForm(form="votes", settings={**AUDITED, "teachers": 2}, records=4),)

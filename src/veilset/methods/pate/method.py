@@ -3,7 +3,7 @@
 Papernot et al., "Semi-supervised knowledge transfer for deep learning from private training data" (ICLR 2017) and
 "Scalable private learning with PATE" (ICLR 2018): GNMax, and its confident form. The accounting here is that of the
 Gaussian mechanism, independent of the data: the papers' smaller, data-dependent epsilon is itself private, and nothing
-of it may be printed before it is smoothed and noised (docs/pate.md).
+of it may be printed before it is smoothed and noised (docs/methods/pate.md).
 
 What we changed: without public images, the queries come from a generator that matches one noisy sum of class
 statistics; the few answers fit a linear head on fixed features, and a student learns from that head on as many
@@ -15,6 +15,8 @@ embedding fixed by drawn pictures, and nothing of the shards' models but the noi
 (privacy/mechanisms/shard_votes.py).
 """
 
+from torch.nn import functional
+
 from veilset.core.errors import InputError
 from veilset.core.randomness import torch_generator
 from veilset.methods.base import Context, Fitted
@@ -22,7 +24,7 @@ from veilset.methods.pate.config import PatePlan
 from veilset.methods.pate.public_queries import public_queries, require_all_classes
 from veilset.methods.shared.class_statistics import code_rows, public_embedding, read_statistics
 from veilset.methods.shared.data_free import DataFreeTraining
-from veilset.methods.shared.queries import generated_queries
+from veilset.methods.shared.queries import generated_queries, odds_of_votes
 from veilset.methods.shared.shard_teachers import CodeClassifier, scores, shard_trainer
 from veilset.privacy.session import Session
 from veilset.privacy.vault import Public
@@ -44,7 +46,7 @@ def fit(plan: PatePlan, session: Session, public: Public | None, context: Contex
     if public is not None:
         pool = public_queries(public, facts, embedding, context)
     else:
-        pool = generated_queries(training.generator, embedding, plan.looked_at, context)
+        pool = generated_queries(training.generator, embedding, plan.looked_at, settings.off_distribution, context)
     if len(pool.codes) < plan.looked_at:
         raise InputError(
             f"Expected at least {plan.looked_at} images to vote on, got {len(pool.codes)}. Pass more, or no --public."
@@ -63,12 +65,14 @@ def fit(plan: PatePlan, session: Session, public: Public | None, context: Contex
         # The papers answer whatever passes a threshold; taking the best keeps the number of answers as planned.
         codes = candidates[agreed.topk(plan.votes.count).indices]
 
-    # 5. GNMax: the class with the most votes, after noise, for each query.
+    # 5. GNMax: noisy counts for each query, and the class with most votes, or what the counts leave open.
     counts = ensemble.votes(lambda head: scores(head, codes), plan.votes, classes=facts.classes)
     labels = counts.argmax(dim=1)
     if pool.asked_for is None:
         require_all_classes(labels, facts.class_names)
+    soft = settings.answers == "odds"
+    odds = odds_of_votes(counts, plan.votes) if soft else functional.one_hot(labels, facts.classes).float()
 
     # 6. A head learns from them, and generator and student from the head. Nothing from here on sees the session.
-    head = pool.head(codes, labels, facts.classes)
+    head = pool.head(codes, odds)
     return training.distil(CodeClassifier(embedding, head).to(context.device))

@@ -1,20 +1,16 @@
 """PLDK as the thesis has it: teacher, experts and sums without noise. It has NO guarantee: for research alone."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veilset.core.progress import Progress
 from veilset.core.randomness import torch_generator
 from veilset.core.records import Images, Labels, Records
 from veilset.data.tensors import as_floats
 from veilset.methods.base import Context
 from veilset.methods.pldk.config import PldkSettings
 from veilset.methods.pldk.trajectories import Trajectory
-from veilset.privacy.mechanisms.resuming import Training
 from veilset.privacy.session import ClippedSum
 from veilset.training.augment import MILD, augment
 from veilset.training.classifier import train_classifier
@@ -48,7 +44,7 @@ def train_plain_expert(
     """Train an expert (equation 4.1) without noise, and keep its weights every few steps. Privacy: none."""
     images, labels = map(torch.tensor, plain)
     coins, device = torch_generator(seed, "batches"), next(network.parameters()).device
-    optimizer = torch.optim.SGD(network.parameters(), lr=settings.expert_rate / 4, momentum=0.9)
+    optimizer = torch.optim.SGD(network.parameters(), lr=settings.expert_rate / 2, momentum=settings.expert_momentum)
     trajectory.add(0, network)
     for step in range(1, settings.expert_steps + 1):
         rows = torch.randint(len(labels), (min(_EXPERT_BATCH, len(labels)),), generator=coins)
@@ -66,22 +62,19 @@ def train_plain_expert(
 class PlainSums:
     """Sums over random batches without noise, in the form of a session's steps. Privacy: none."""
 
+    keeps_now = False
+
     def __init__(self, plain: Plain, *, batch: int, count: int, seed: int) -> None:
-        self.count, self.steps_left = count, count
+        self.total, self.steps_left = count, count
         self._images, self._labels = map(torch.tensor, plain)
         self._batch = min(batch, len(self._labels))
         self._coins = torch_generator(seed, "plain sums")
 
-    def resume(self, training: Training) -> bool:  # noqa: ARG002
-        """Nothing is leased, so nothing was kept."""
-        return False
+    def keep(self, state: object) -> None:
+        """Nothing is kept."""
 
-    def each(self, training: Training, progress: Progress, name: str) -> Iterator[int]:  # noqa: ARG002
-        """The number of every sum; the caller takes it."""
-        with progress.task(name, self.count) as task:
-            while self.steps_left:
-                yield self.count - self.steps_left
-                task.advance()
+    def kept(self) -> None:
+        """Nothing is leased, so nothing was kept."""
 
     def step(self, clipped_sum: ClippedSum) -> list[Tensor]:
         """The sum over the next batch."""

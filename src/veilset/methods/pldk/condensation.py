@@ -2,7 +2,7 @@
 
 Ideas: Zhao and Bilen, "Dataset condensation with distribution matching" (WACV 2023) and "Dataset condensation with
 differentiable siamese augmentation" (ICML 2021); with clipped and noisy gradients, Chen, Kerkouche and Fritz, "Private
-set generation with discriminative information" (NeurIPS 2022). The privacy argument is in docs/pldk.md.
+set generation with discriminative information" (NeurIPS 2022). The privacy argument is in docs/methods/pldk.md.
 
 A round asks one network for one noisy sum (questions.py; method.py asks). The sum is kept, and images are moved towards
 all sums kept so far. Nothing here reads private rows.

@@ -7,33 +7,43 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from veilset.core.errors import InputError
-from veilset.core.settings import CLIP_NORM, RATE, Settings, setting
+from veilset.core.settings import CLIP_NORM, RATE, Auto, Settings, setting
 from veilset.methods.base import AuditForm, Decision, Method, MethodPlan
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, sampling_rate_for
 from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import PublicFacts
 from veilset.release.inputs import InputRelease, open_input
-from veilset.teachers.config import TeacherPlan
+from veilset.teachers.config import KindOrAuto, TeacherPlan, TeacherSettings
 from veilset.teachers.planning import draft_teacher
 
 CondensationKind = Literal["distribution", "gradient"]
 Lead = Literal["trajectory", "distribution", "gradient"]
 
 
+STUDENT_CHANGES: Mapping[str, float] = {
+    "shift": 0.1, "rotation": 12.0, "scale": 0.12, "shear": 0.12, "erase": 0.0, "contrast": 0.3, "brightness": 0.1,
+    "noise": 0.1,
+}  # fmt: skip
+"""What students of a few images should do to them: more than is usual, for they see each a thousand times."""
+
+# Gradients of single images take about ten times as long as embeddings.
+_GRADIENT_BATCH = 4096
+
+
 class MatchingSettings(Settings):
     """How images are matched to trajectories."""
 
-    iterations: int = setting(100, "Moves of the images.", least=1)
-    student_steps: int = setting(5, "N, training steps on the images that are looked through.", least=1)
+    iterations: int = setting(300, "Moves of the images; 0 leaves them as they start.", least=0)
+    student_steps: int = setting(8, "N, training steps on the images that are looked through.", least=1)
     expert_points: int = setting(2, "M, how many kept points the expert is ahead.", least=1)
     latest_start: float = setting(
         0.5, "The last point from which a match may start, as a share of the trajectory.", least=0, most=1
     )
     match_batch: int = setting(50, "Images of one training step.", least=1)
-    image_rate: float = setting(0.03, "Learning rate of the images.", **RATE)
+    image_rate: float = setting(0.2, "Learning rate of the images.", **RATE)
     first_step: float = setting(
-        0.03, "Learning rate of the training on the images, to begin with; it is learned.", **RATE
+        0.02, "Learning rate of the training on the images, to begin with; it is learned.", **RATE
     )
     low_memory: bool = setting(False, "Compute each training step twice in the place of keeping it.")
 
@@ -41,9 +51,14 @@ class MatchingSettings(Settings):
 class CondensationSettings(Settings):
     """How images are condensed."""
 
-    networks: int = setting(40, "Rounds; each asks one network for one noisy sum.", least=1)
-    network_batch: int = setting(4096, "Units that a network sees on average, as far as there are so many.", least=1)
-    moves: int = setting(20, "Of the images in each round.", least=1)
+    networks: int = setting(20, "Rounds; each asks one network for one noisy sum.", least=1)
+    network_batch: int | Auto = setting(
+        "auto",
+        "Units that a network sees on average, as far as there are so many; auto is all of them for class means, and "
+        "4096 for class gradients, which take longer.",
+        least=1,
+    )
+    moves: int = setting(100, "Of the images in each round.", least=1)
     condensing_rate: float = setting(0.1, "Learning rate of the images.", **RATE)
     restart: int = setting(
         10,
@@ -61,8 +76,15 @@ class StudentSettings(Settings):
     copies: int = setting(
         8000, "How many changed copies the teacher labels for the student, where it sees such.", least=1
     )
+    label_temperature: float = setting(
+        4.0,
+        "Of the released soft labels. So few images must say much: at a high temperature a label also says how unlike "
+        "the other classes are.",
+        above=0,
+    )
     temperature: float = setting(2.0, "Of the soft labels in the student's loss.", above=0)
     alpha: float = setting(0.9, "Weight of the soft labels there; the rest is for the hard ones.", least=0, most=1)
+    student: str = setting("auto", "Its network; auto is that of the experts, in their width.")
     student_updates: int = setting(400, "Training steps of the student.", least=1)
     student_rate: float = setting(0.004, "Its learning rate.", **RATE)
 
@@ -77,25 +99,32 @@ class PldkSettings(MatchingSettings, CondensationSettings, StudentSettings):
         "which noise and a small machine hurt least.",
     )
     images_per_class: int = setting(10, "How many images of each class are distilled.", least=1)
-    experts: int = setting(1, "Trajectories to match; they share what the teacher leaves.", least=1, most=3)
+    experts: int = setting(1, "Trajectories to match; they share what the teacher leaves.", least=1)
     expert_steps: int = setting(200, "DP-SGD steps of an expert.", least=1)
     expert_every: int = setting(10, "Steps between the kept points of a trajectory.", least=1)
     expert_batch: int = setting(1024, "Units of a step on average, as far as there are so many.", least=1)
     expert_rate: float = setting(0.2, "Learning rate of an expert.", **RATE)
+    expert_momentum: float = setting(
+        0.0, "Of its SGD; a network on the images has none to follow with.", least=0, below=1
+    )
     clip_norm: float = setting(1.0, "Of one unit's gradient.", **CLIP_NORM)
-    network: str = setting("convnet", "Of experts and student.")
+    network: str = setting("convnet", "Of experts and of what condensation asks.")
     width: int = setting(16, "Of that network.", least=1)
+    teacher: KindOrAuto = setting("auto", "Kind of the teacher: head or network (docs/explanation/teachers.md).")
+    teacher_network: str = setting("convnet", "Of the teacher, where it is a network, and as published.")
     teacher_share: float = setting(
         0.5, "Share of the privacy for the teacher that labels the images.", above=0, below=1
     )
-    start: Literal["auto", "noise", "drawn", "public", "release", "real"] = setting(
+    start: Literal["auto", "noise", "drawn", "public", "release", "condensed", "real"] = setting(
         "auto",
         "What the images start as: public images, noise, drawn patterns, images of another release, or auto: public "
-        "where there are any, else drawn. real, private images, is for `--as-published` alone.",
+        "where there are any, else drawn. condensed, for trajectories, lets class means lead them first, within one "
+        "budget. real, private images, is for `--as-published` alone.",
     )
     release: str = setting(
         "", "Folder of that other release. It is verified, and what it cost is part of this run's budget."
     )
+    pretraining: bool = setting(False, "Let the student learn from all images of the other release before these.")
     release_is_of_others: bool = setting(
         False,
         "Declare that it is of other people, so that it costs these nothing; the certificate says that you did.",
@@ -104,11 +133,15 @@ class PldkSettings(MatchingSettings, CondensationSettings, StudentSettings):
     def check(self) -> None:
         """A folder goes with the start that needs one."""
         super().check()
-        if (self.start == "release") != bool(self.release):
+        if (self.start == "release" or self.pretraining) != bool(self.release):
             raise InputError(
-                f"Expected start=release and a folder for release alone, got start={self.start} and "
-                f"release={self.release!r}."
+                "Expected a folder for release beside start=release or pretraining=true and nowhere else, got "
+                f"start={self.start}, pretraining={str(self.pretraining).lower()} and release={self.release!r}."
             )
+        if self.start == "condensed" and self.matching != "trajectory":
+            raise InputError("start=condensed is for matching=trajectory: other images are condensed anyway.")
+        if self.teacher == "pretrained":
+            raise InputError("Expected teacher=auto, head or network, got pretrained.")
         if self.release_is_of_others and not self.release:
             raise InputError("Expected a release beside release_is_of_others=true. Leave it out.")
 
@@ -122,13 +155,21 @@ class PldkPlan(MethodPlan):
     teacher: TeacherPlan | None = None
     experts: tuple[Event, ...] = ()
     condensation: Event | None = None
+    network_batch: int = 0
     built_upon: InputRelease | None = None
+
+    @property
+    def condensing(self) -> CondensationKind | None:
+        """What condensation asks for, where there is any."""
+        if self.matching == "trajectory":
+            return "distribution" if self.settings.start == "condensed" else None
+        return self.matching
 
     def certified(self) -> dict[str, Any]:
         """The settings, with the name of the other release and the SHA-256 of its certificate for its path."""
         other = self.built_upon
         known = {} if other is None else {"release": other.path.name, "release_sha256": other.certificate_sha256}
-        return super().certified() | known
+        return super().certified() | known | {"student_changes": STUDENT_CHANGES}
 
 
 class Pldk(Method):
@@ -141,10 +182,12 @@ class Pldk(Method):
         "The thesis claims no guarantee, and there is none: experts and teacher see the private images without "
         "noise, and the distilled images start as private ones."
     )
+    version = 2
     guarantee = "dp"
     releases = ("images", "labels", "soft_labels", "student")
     settings_type = PldkSettings
     settings: PldkSettings
+    any_number_of_images = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
         "fast": {
@@ -153,12 +196,12 @@ class Pldk(Method):
         },
         "paper": {
             "matching": "trajectory", "images_per_class": 50, "experts": 3, "width": 32, "iterations": 2000,
-            "student_steps": 20,
+            "student_steps": 40, "expert_points": 4, "teacher": "network", "augmented": True, "copies": 500,
         },
     }  # fmt: skip
     smallest: ClassVar[Mapping[str, Any]] = {
         "networks": 3, "moves": 1, "width": 4, "images_per_class": 20, "copies": 40, "student_updates": 2,
-        "expert_steps": 6, "expert_every": 2, "iterations": 2, "student_steps": 2,
+        "expert_steps": 6, "expert_every": 1, "iterations": 2, "student_steps": 2,
     }  # fmt: skip
     _audited: ClassVar[Mapping[str, Any]] = {
         "width": 4, "images_per_class": 2, "student_updates": 1, "networks": 3, "moves": 1, "clip_norm": 0.01,
@@ -172,7 +215,19 @@ class Pldk(Method):
             },
             runs=300,
         ),
-        AuditForm(form="class means of networks", settings={**_audited, "matching": "distribution"}, runs=300),
+        AuditForm(
+            form="class means of networks",
+            settings={**_audited, "matching": "distribution", "network_batch": "auto"},
+            runs=300,
+        ),
+        AuditForm(
+            form="class means, then an expert",
+            settings={
+                **_audited, "matching": "trajectory", "start": "condensed", "network_batch": "auto", "expert_steps": 4,
+                "expert_every": 1, "iterations": 1, "student_steps": 1,
+            },
+            runs=300,
+        ),
         AuditForm(form="class gradients of networks", settings={**_audited, "matching": "gradient"}, runs=300),
     )  # fmt: skip
     published_reason = (
@@ -188,6 +243,7 @@ class Pldk(Method):
                 "--as-published: such a release has no guarantee, and only the student leaves."
             )
 
+    @property
     def requires_public(self) -> bool:
         """Only to start from public images by name."""
         return self.settings.start == "public"
@@ -209,19 +265,23 @@ class Pldk(Method):
         if self.as_published:
             return PldkPlan(
                 budget=budget, events=(), settings=settings, as_published=True, decided=decided, matching=matching,
-                built_upon=built_upon,
+                network_batch=self._network_batch(facts, matching), built_upon=built_upon,
             )  # fmt: skip
-        draft = draft_teacher(facts, budget)
+        draft = draft_teacher(facts, budget, TeacherSettings(kind=settings.teacher, network=settings.teacher_network))
         follows_experts, left = matching == "trajectory", 1 - settings.teacher_share
-        leads = (
-            [
-                _sampled(f"expert {number + 1}", settings.expert_batch, settings.expert_steps, facts)
-                for number in range(settings.experts)
-            ]
-            if follows_experts
-            else [_sampled("condensation", settings.network_batch, settings.networks, facts)]
-        )
-        parts = [Part(event=event, share=left / len(leads)) for event in leads]
+        condenses = not follows_experts or settings.start == "condensed"
+        network_batch = self._network_batch(facts, matching)
+        if condenses and settings.network_batch == "auto":
+            why = "all units, for the least noise" if network_batch == facts.units else "class gradients take long"
+            decided["network_batch"] = Decision(value=network_batch, why=why)
+        experts = [
+            _sampled(f"expert {number + 1}", settings.expert_batch, settings.expert_steps, facts)
+            for number in range(settings.experts if follows_experts else 0)
+        ]
+        condensing = [_sampled("condensation", network_batch, settings.networks, facts)] if condenses else []
+        # Both leads get the same, and experts share theirs.
+        kinds = [kind for kind in (condensing, experts) if kind]
+        parts = [Part(event=event, share=left / len(kinds) / len(kind)) for kind in kinds for event in kind]
         first, *others = share_budget(budget, [Part(event=draft.event, share=settings.teacher_share), *parts])
         return PldkPlan(
             budget=budget,
@@ -231,14 +291,26 @@ class Pldk(Method):
             decided=decided,
             matching=matching,
             teacher=draft.at(first.noise_multiplier),
-            experts=tuple(others) if follows_experts else (),
-            condensation=None if follows_experts else others[0],
+            experts=tuple(others[len(condensing) :]),
+            condensation=others[0] if condenses else None,
+            network_batch=network_batch,
             built_upon=built_upon,
         )
 
     def default_samples(self, facts: PublicFacts) -> int:
         """All of them."""
         return self.settings.images_per_class * facts.classes
+
+    def _network_batch(self, facts: PublicFacts, matching: Lead) -> int:
+        """Units of one sum of condensation.
+
+        A sum over all units has less noise for each of them than sums over samples that cost the same: amplification
+        by sampling gives back less than the sample takes away.
+        """
+        wanted = self.settings.network_batch
+        if wanted == "auto":
+            wanted = _GRADIENT_BATCH if matching == "gradient" else facts.units
+        return min(wanted, facts.units)
 
     def _matching(self) -> tuple[Lead, dict[str, Decision]]:
         """What images are led by in this form, and why, where a rule decides."""

@@ -2,7 +2,7 @@
 
 Thesis, chapter 4: trajectory matching (Cazenavette et al., CVPR 2022), then knowledge transfer. What we changed:
 experts and teacher are trained by DP-SGD, or images follow noisy class sums (methods/pldk/condensation.py); none starts
-as a private one; all that follows is post-processing (docs/pldk.md). `--as-published` has neither noise nor a
+as a private one; all that follows is post-processing (docs/methods/pldk.md). `--as-published` has neither noise nor a
 guarantee.
 
 Privacy: unit as in the vault (a sampled group gives one image drawn at random); relation add/remove-one; sensitivity
@@ -10,7 +10,7 @@ Privacy: unit as in the vault (a sampled group gives one image drawn at random);
 `networks` for condensation, and the teacher's; assumes what DP-SGD and condensation assume.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -21,25 +21,27 @@ from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.randomness import derive_seed
 from veilset.core.records import Labels
+from veilset.data.tensors import to_inputs
 from veilset.dpsgd import PrivateTraining, train_private
-from veilset.dpsgd.trainer import to_inputs
+from veilset.dpsgd.trainer import PaidSteps, each_step, resume
 from veilset.methods.base import Context, Fitted
 from veilset.methods.pldk.as_published import Plain, PlainSums, read_all, train_plain_expert, train_plain_teacher
 from veilset.methods.pldk.condensation import Condensation
 from veilset.methods.pldk.config import PldkPlan, PldkSettings
 from veilset.methods.pldk.sampling import FittedPldk, labelled
-from veilset.methods.pldk.student import train_student
+from veilset.methods.pldk.student import build_student, train_student
 from veilset.methods.pldk.trajectories import Matching, Trajectory
 from veilset.methods.shared.gan import even_labels
 from veilset.methods.shared.starting_images import rows_of_classes, starting_images
 from veilset.models import build_network
 from veilset.privacy.events import Event
-from veilset.privacy.mechanisms.resuming import Training
 from veilset.privacy.session import ClippedSum, Session
 from veilset.privacy.vault import Public, PublicFacts
-from veilset.release.inputs import load_input, require_carried
+from veilset.release.format import Release
+from veilset.release.inputs import InputRelease, load_input, require_carried
 from veilset.teachers.fitting import train_teacher
 from veilset.training.augment import MILD
+from veilset.training.classifier import train_classifier
 
 _ROUNDS_AT_ONCE = 10  # leased together; a run that is cut off loses at most so many
 
@@ -58,48 +60,46 @@ def fit(plan: PldkPlan, session: Session, public: Public | None, context: Contex
     start = _start(plan, facts, labels, public, plain, context.seed)
 
     # 1. The teacher (section 4.1.2).
-    teacher = _teacher(plan, session, plain, make_network, context)
+    teacher = _teacher(plan, session, plain, context)
 
-    # 2. Distilled images (section 4.1.1): they lead a network along the experts' way, or networks see in them what
-    # they saw in the private ones.
+    # 2. Distilled images (section 4.1.1): networks see in them what they saw in the private ones, or they lead a
+    # network along the experts' way, or the one and then the other.
+    distilled = start
+    if plan.condensing is not None:
+        condensation = Condensation(
+            plan.condensing, make_network, distilled, hard, settings, batch=plan.network_batch,
+            clip_norm=settings.clip_norm, seed=derive_seed(context.seed, "pldk condensation"),
+        )  # fmt: skip
+        distilled = condense(condensation, _sums(plan, session, plain, condensation, context), context.progress)
     if plan.matching == "trajectory":
         trajectories = _experts(plan, session, plain, make_network, context)
         changes = MILD if settings.augmented else None
         seed = derive_seed(context.seed, "pldk matching")
-        matching = Matching(make_network(context.seed), trajectories, start, hard, settings, changes, seed)
+        matching = Matching(make_network(context.seed), trajectories, distilled, hard, settings, changes, seed)
         distilled = matching.run(context.kept("pldk-images.pt"), context.progress)
-    else:
-        condensation = Condensation(
-            plan.matching, make_network, start, hard, settings, batch=min(settings.network_batch, facts.units),
-            clip_norm=settings.clip_norm, seed=derive_seed(context.seed, "pldk condensation"),
-        )  # fmt: skip
-        distilled = condense(condensation, _sums(plan, session, plain, condensation, context), context.progress)
 
     # 3. The teacher's soft labels of the images as they are stored.
-    samples = labelled(distilled, teacher, labels, device)
+    samples = labelled(distilled, teacher, labels, device, temperature=settings.label_temperature)
 
     # 4. A student that sees nothing but these images and what the teacher says of them (equation 4.7).
+    student = build_student(settings, facts, derive_seed(context.seed, "student")).to(device)
+    if settings.pretraining:
+        assert plan.built_upon is not None
+        _pretrain(student, _other_release(plan.built_upon, facts), context)
     student = train_student(
-        make_network(derive_seed(context.seed, "student")).to(device), teacher,
-        ((distilled * 255).round() / 255).to(device), hard.to(device), settings,
+        student, teacher, ((distilled * 255).round() / 255).to(device), hard.to(device), settings,
         seed=context.seed, progress=context.progress,
     )  # fmt: skip
     if settings.start == "real":
         # What began as private images stays behind; drawn patterns show what the student knows.
         seed = derive_seed(context.seed, "pldk patterns")
         patterns = starting_images("drawn", facts.shape, None, variation="none", blur=3, seed=seed)(0, len(labels))
-        samples = labelled(patterns, student, None, device)
+        samples = labelled(patterns, student, None, device, temperature=settings.label_temperature)
     return FittedPldk(samples=samples, student=student, settings=settings, facts=facts)
 
 
-class Sums(Protocol):
+class Sums(PaidSteps, Protocol):
     """What condensing needs of a session's `GradientSteps`, or of sums without noise."""
-
-    def resume(self, training: Training) -> bool:
-        """Go on from what an earlier part of this run kept."""
-
-    def each(self, training: Training, progress: Progress, name: str) -> Iterator[int]:
-        """The number of every sum that is still to take."""
 
     def step(self, clipped_sum: ClippedSum) -> list[Tensor]:
         """The next sum over a fresh sample."""
@@ -111,8 +111,8 @@ def condense(condensation: Condensation, sums: Sums, progress: Progress = SILENT
     Privacy: unit and relation as in the vault; sensitivity of each round's one sum as `class_rows` or `class_gradients`
     says; event one step of the condensation's in each round; the rest is post-processing of sums that are noisy.
     """
-    sums.resume(condensation)
-    for number in sums.each(condensation, progress, "condensing"):
+    resume(sums, condensation)
+    for number in each_step(sums, condensation, progress, "condensing"):
         weights = condensation.weights(number)
         (seen,) = sums.step(condensation.question(number, weights))
         condensation.follow(number, weights, seen.float())
@@ -126,20 +126,20 @@ def _sums(plan: PldkPlan, session: Session, plain: Plain | None, condensation: C
     """
     if plan.condensation is None:
         assert plain is not None
-        batch, count = plan.settings.network_batch, plan.settings.networks
-        return PlainSums(plain, batch=batch, count=count, seed=context.seed)
+        return PlainSums(plain, batch=plan.network_batch, count=plan.settings.networks, seed=context.seed)
     sums = session.gradient_steps(plan.condensation, clip_norm=condensation.sensitivity)
     sums.lease_size = _ROUNDS_AT_ONCE
     return sums
 
 
-def _teacher(
-    plan: PldkPlan, session: Session, plain: Plain | None, make_network: MakeNetwork, context: Context
-) -> nn.Module:
+def _teacher(plan: PldkPlan, session: Session, plain: Plain | None, context: Context) -> nn.Module:
     """The classifier that labels the images. Privacy: as `train_teacher`; event "teacher" of the plan."""
     if plan.teacher is None:
         assert plain is not None
-        return train_plain_teacher(make_network(derive_seed(context.seed, "teacher")), plain, context)
+        seed = derive_seed(context.seed, "teacher")
+        name, facts = plan.settings.teacher_network, session.facts
+        network = build_network(name, shape=facts.shape, classes=facts.classes, seed=seed)
+        return train_plain_teacher(network, plain, context)
     return train_teacher(session, plan.teacher, None, context).network
 
 
@@ -179,7 +179,9 @@ def _train_expert(
         if step % settings.expert_every == 0:
             trajectory.add(step // settings.expert_every, model)
 
-    recipe = PrivateTraining(clip_norm=settings.clip_norm, learning_rate=settings.expert_rate)
+    recipe = PrivateTraining(
+        clip_norm=settings.clip_norm, learning_rate=settings.expert_rate, momentum=settings.expert_momentum
+    )
     train_private(session, network, event, recipe, after_step=keep, seed=seed, progress=progress)
 
 
@@ -193,13 +195,32 @@ def _start(
         return to_inputs(torch.from_numpy(plain[0][rows_of_classes(labels, plain[1])]))
     if kind == "release":
         assert plan.built_upon is not None
-        other = load_input(plan.built_upon)
-        if tuple(other.images.shape[1:]) != tuple(shape):
-            raise InputError(f"Expected a release of images {shape}, got {other.images.shape[1:]}.")
+        other = _other_release(plan.built_upon, facts)
         return to_inputs(torch.from_numpy(other.images[rows_of_classes(labels, other.labels)]))
+    if kind == "condensed":
+        kind = "auto"
     if kind == "auto":
         kind = "drawn" if public is None else "public"
     return starting_images(kind, shape, public, variation="none", blur=3, seed=seed)(0, len(labels))
+
+
+def _other_release(built_upon: InputRelease, facts: PublicFacts) -> Release:
+    """The release that the plan carries the events of."""
+    other = load_input(built_upon)
+    if tuple(other.images.shape[1:]) != tuple(facts.shape) or other.certificate.facts.classes != facts.classes:
+        raise InputError(
+            f"Expected a release of images {facts.shape} in {facts.classes} classes, got {other.images.shape[1:]} in "
+            f"{other.certificate.facts.classes}."
+        )
+    return other
+
+
+def _pretrain(student: nn.Module, other: Release, context: Context) -> None:
+    """The student learns from another release first; post-processing of both."""
+    train_classifier(
+        student, other.images, other.labels, other.soft_labels, seed=context.seed, device=context.device,
+        progress=context.progress,
+    )  # fmt: skip
 
 
 def _network(settings: PldkSettings, facts: PublicFacts, seed: int) -> nn.Module:

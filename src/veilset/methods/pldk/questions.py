@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import VeilsetError
+from veilset.data.tensors import to_inputs
 from veilset.dpsgd.clipping import ClippedGradients
 from veilset.dpsgd.exact import block_sum
 from veilset.dpsgd.passes import cross_entropy
-from veilset.dpsgd.trainer import to_inputs
+from veilset.privacy.rows import in_fixed_batches
 from veilset.privacy.session import ClippedSum
-from veilset.privacy.shapes import in_fixed_batches
 from veilset.training.augment import AugmentConfig, augment
 
 EMBEDDING_PART, COUNT_PART = math.sqrt(0.9 - 1e-6), math.sqrt(0.1)

@@ -11,15 +11,18 @@ from veilset.core.records import Labels
 from veilset.data.tensors import as_bytes
 from veilset.methods.base import Fitted, ReleasedModel, Samples
 from veilset.methods.pldk.config import PldkSettings
+from veilset.methods.pldk.student import student_form
 from veilset.methods.shared.image_health import soft_labels_of
 from veilset.models.descriptions import described
 from veilset.privacy.vault import PublicFacts
 
 
-def labelled(pixels: Tensor, classifier: nn.Module, labels: Labels | None, device: str) -> Samples:
+def labelled(
+    pixels: Tensor, classifier: nn.Module, labels: Labels | None, device: str, *, temperature: float
+) -> Samples:
     """Images in [0, 1] as they are stored, and what the classifier says of them; its hard labels without `labels`."""
     images = as_bytes(pixels).contiguous().numpy()
-    soft = soft_labels_of(classifier, images, device)
+    soft = soft_labels_of(classifier, images, device, temperature=temperature)
     own = soft.argmax(axis=1).astype(np.int64) if labels is None else labels
     return Samples(images=images, labels=own, soft_labels=soft)
 
@@ -46,13 +49,7 @@ class FittedPldk(Fitted):
 
     def models(self) -> dict[str, ReleasedModel]:
         """The student, with what rebuilds it."""
-        description = described(
-            "classifier",
-            name=self.settings.network,
-            shape=list(self.facts.shape),
-            classes=self.facts.classes,
-            width=self.settings.width,
-        )
+        description = described("classifier", **student_form(self.settings, self.facts))
         return {"student": ReleasedModel(weights=self.student.state_dict(), description=description)}
 
     def warnings(self) -> list[str]:

@@ -1,15 +1,33 @@
 """A student of a teacher and a few labelled images (thesis, equation 4.7). All of it is post-processing."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.progress import SILENT, Progress
 from veilset.core.randomness import torch_generator
-from veilset.methods.pldk.config import StudentSettings
+from veilset.methods.pldk.config import PldkSettings, StudentSettings
+from veilset.models import build_network
+from veilset.privacy.vault import PublicFacts
 from veilset.training.augment import MILD, augment
 
 _BATCH = 128
+
+
+def student_form(settings: PldkSettings, facts: PublicFacts) -> dict[str, Any]:
+    """What builds the student, and rebuilds it from a release: the experts' network, or one of its own."""
+    form: dict[str, Any] = {"name": settings.student, "shape": list(facts.shape), "classes": facts.classes}
+    if settings.student == "auto":
+        form |= {"name": settings.network, "width": settings.width}
+    return form
+
+
+def build_student(settings: PldkSettings, facts: PublicFacts, seed: int) -> nn.Module:
+    """The untrained student."""
+    form = student_form(settings, facts)
+    return build_network(form.pop("name"), **form | {"shape": facts.shape}, seed=seed)
 
 
 def train_student(

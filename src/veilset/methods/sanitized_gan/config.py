@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from veilset.core.errors import InputError
-from veilset.core.settings import CLIP_NORM, RATE, Auto, Settings, setting
+from veilset.core.settings import CLIP_NORM, RATE, Auto, setting
 from veilset.methods.base import AuditForm, Decision, Method, MethodPlan
 from veilset.methods.shared.facts import require_square
+from veilset.methods.shared.generated_config import GeneratedSettings
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
 from veilset.privacy.sharing import Part, share_budget
@@ -19,10 +20,18 @@ from veilset.teachers.planning import TeacherDraft, draft_teacher
 _ANSWERS = "critics"
 _FEWEST_UNITS_PER_CRITIC = 5
 _FEWEST_POINTS = 8
+_LARGEST_SEEN = 64
 _COARSE_SIDE = 14
 
 
-class SanitizedGanSettings(Settings):
+# The thesis' sizes; it gives neither learning rates nor the generator's width.
+_THESIS: Mapping[str, Any] = {
+    "critic": "image", "most_critics": 100, "points": 32, "clip_norm": 1.0, "generator": "dcgan", "latent_size": 100,
+    "learning_rate": 1e-4, "critic_rate": 1e-4, "steps": 2000, "critic_batch": 32, "width": 128,
+}  # fmt: skip
+
+
+class SanitizedGanSettings(GeneratedSettings):
     """Public settings of sanitized_gan."""
 
     scheme: Literal["together", "in_turn"] = setting(
@@ -69,7 +78,7 @@ class SanitizedGanSettings(Settings):
     teacher_share: float = setting(
         0.0,
         "Share of the privacy for a classifier that labels the released images; 0 leaves the labels to the generator, "
-        "as in the thesis. Not for a federation.",
+        "as in the thesis.",
         least=0,
         below=1,
     )
@@ -79,11 +88,11 @@ class SanitizedGanSettings(Settings):
         least=0,
     )
     teacher_images: int = setting(30, "Generated images of a step that it looks at.", least=1)
-    image_noise: float = setting(
+    least_difference: float = setting(
         0.0,
-        "Largest strength of noise on released images, so that no student counts on their being smooth.",
+        "Of two generated images of one class, pixels in [0, 1]; less is pushed apart, against collapse. 0 leaves it "
+        "out.",
         least=0,
-        below=1,
     )
     published_noise: float = setting(1.02, "Noise multiplier of --as-published, 1.02 or 0.07 in the thesis.", above=0)
 
@@ -133,6 +142,7 @@ class SanitizedGan(Method):
     releases = ("images", "labels", "soft_labels", "generator")
     settings_type = SanitizedGanSettings
     settings: SanitizedGanSettings
+    published_settings = _THESIS
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "default": {},
         "labelled": {"teacher_share": 0.3},
@@ -141,10 +151,7 @@ class SanitizedGan(Method):
             "generator": "smooth", "image_noise": 0.3, "code_size": 16, "critic_updates": 20, "learning_rate": 1e-3,
         },
         "fast": {"steps": 30, "most_critics": 100, "warmup": 20, "pictures": 600, "code_size": 32},
-        "paper": {
-            "critic": "image", "most_critics": 100, "points": 32, "generator": "dcgan", "latent_size": 100,
-            "learning_rate": 1e-4, "critic_rate": 1e-4, "steps": 2000, "critic_batch": 32, "width": 128,
-        },
+        "paper": _THESIS,
     }  # fmt: skip
     smallest: ClassVar[Mapping[str, Any]] = {
         "steps": 3, "critics": 4, "pictures": 40, "code_size": 8, "warmup": 1,
@@ -239,7 +246,13 @@ def answer_shape(settings: SanitizedGanSettings, facts: PublicFacts) -> tuple[in
     size, _, channels = facts.shape
     if not settings.codes:
         return points, channels, size, size
-    return points, settings.codes + channels * (size // shrinking(size)) ** 2
+    side = seen_side(size)
+    return points, settings.codes + channels * (side // shrinking(side)) ** 2
+
+
+def seen_side(size: int) -> int:
+    """The side at which critics of codes see images of `size` pixels: an answer has no more coordinates for larger."""
+    return min(_LARGEST_SEEN, size)
 
 
 def shrinking(size: int) -> int:

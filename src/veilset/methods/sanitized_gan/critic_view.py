@@ -10,8 +10,8 @@ from torch.nn import functional
 from veilset.core.randomness import torch_generator
 from veilset.data.procedural_images import drawn_patterns
 from veilset.data.tensors import as_floats
-from veilset.methods.sanitized_gan.config import SanitizedGanSettings, shrinking
-from veilset.models.features.embeddings import ImageEmbedding
+from veilset.methods.sanitized_gan.config import SanitizedGanSettings, seen_side, shrinking
+from veilset.models.features.embeddings import ImageEmbedding, shrunk
 
 
 class CriticView:
@@ -21,7 +21,8 @@ class CriticView:
     """
 
     def __init__(self, settings: SanitizedGanSettings, shape: tuple[int, int, int], *, seed: int, device: str) -> None:
-        size, _, channels = shape
+        size, channels = seen_side(shape[0]), shape[2]
+        self.side = size
         self.device, self.embedding, self.coarse = device, None, shrinking(size)
         if not settings.codes:
             return
@@ -41,6 +42,7 @@ class CriticView:
         """Of images in [0, 1], (b, C, H, W); gradients flow to them."""
         if self.embedding is None:
             return images
+        images = shrunk(images, self.side)
         return torch.cat([self.embedding.code(images), (self._coarse(images) - self.mean) * self.scale], dim=1)
 
     def rows(self, images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002 (the form of a mechanism's callback)

@@ -3,11 +3,11 @@
 Thesis, chapter 3, after Chen, Orekondy, Fritz, "GS-WGAN" (NeurIPS 2020):
 critics learn without noise and are never released; what flows from them into a generated image is clipped and noised.
 
-What we changed, because the published accounts do not hold (docs/sanitized_gan.md): critics of disjoint shards, each
-with an answer that is clipped whole, all rows of the batch together; no amplification by sampling, since every critic
-sees its shard all the time; an explicit clip, since a gradient penalty bounds nothing. And what we added, because
-honest noise is large: the critics may score fixed codes of the images, which have far fewer coordinates than pixels,
-and there may be thousands of them.
+What we changed, because the published accounts do not hold (docs/methods/sanitized_gan.md): critics of disjoint shards,
+each with an answer that is clipped whole, all rows of the batch together; no amplification by sampling, since every
+critic sees its shard all the time; an explicit clip, since a gradient penalty bounds nothing. And what we added,
+because honest noise is large: the critics may score fixed codes of the images, which have far fewer coordinates than
+pixels, and there may be thousands of them.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity 2 `clip_norm` of a critic's whole answer or of the
 sum of all answers; events `steps` Gaussians (`scheme=together`), or one for each visit of a shard, shards in parallel
@@ -17,6 +17,7 @@ sum of all answers; events `steps` Gaussians (`scheme=together`), or one for eac
 
 import math
 
+from veilset.dpsgd.trainer import each_step, resume
 from veilset.methods.base import Context, Fitted
 from veilset.methods.sanitized_gan.as_published import train_as_published
 from veilset.methods.sanitized_gan.config import SanitizedGanPlan
@@ -41,13 +42,13 @@ def fit(plan: SanitizedGanPlan, session: Session, public: Public | None, context
     # 2. The classifier that labels the release, where it has a share, and the critics of the shards.
     teacher = None if plan.teacher is None else train_teacher(session, plan.teacher, None, context).network
     critics = open_critics(plan, session, rounds)
-    critics.resume(rounds.training)
+    critics.keep_every = _CHECKPOINT_EVERY
+    resume(critics, rounds.training)
 
     # 3. At every step the critics whose turn it is learn against generated images and answer; the generator follows.
     # Critics begin anew in a resumed run, so the first visits of this run, not of the plan, warm them up.
     asked, cold = (plan.critics, 1) if critics.together else (1, plan.critics)
-    steps = critics.each(rounds.training, context.progress, "training the generator", keep_every=_CHECKPOINT_EVERY)
-    for visit, _ in enumerate(steps):
+    for visit, _ in enumerate(each_step(critics, rounds.training, context.progress, "training the generator")):
         answer = critics.step(rounds.query(warm=visit >= cold))
         rounds.follow(answer, asked, teacher)
 
@@ -61,7 +62,7 @@ def fit(plan: SanitizedGanPlan, session: Session, public: Public | None, context
 
 
 def open_critics(plan: SanitizedGanPlan, session: Session, rounds: Rounds) -> Critics:
-    """The critics of a session's vault, for all visits of its plan. A federation's site opens them as well.
+    """The critics of a session's vault, for all visits of its plan.
 
     Privacy: as `Critics`; events `plan.answers`.
     """

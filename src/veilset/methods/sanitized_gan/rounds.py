@@ -12,7 +12,7 @@ from veilset.methods.sanitized_gan.critic_view import CriticView
 from veilset.methods.sanitized_gan.critics import CodeCritic, CriticTraining
 from veilset.methods.shared.critics import build_critic
 from veilset.methods.shared.fitted_generator import FittedGenerator
-from veilset.methods.shared.gan import GeneratorTraining
+from veilset.methods.shared.gan import GeneratorTraining, too_alike
 from veilset.models.generators.conditional import build_generator
 from veilset.privacy.mechanisms.shard_critics import Query
 from veilset.privacy.vault import PublicFacts
@@ -86,7 +86,7 @@ class Rounds:
         if self._seen is None:
             raise VeilsetError("An answer needs a query first.")
         direction = (answer / (asked * self.settings.clip_norm)).to(self._seen)
-        self.training.descend(self._missed(teacher) - (self._seen * direction).sum())
+        self.training.descend(self._missed(teacher) + self._too_alike() - (self._seen * direction).sum())
         self._seen = None
 
     def finish(
@@ -99,9 +99,19 @@ class Rounds:
             facts=facts,
             device=self.training.device,
             bernoulli=self.training.bernoulli,
+            variation=self.settings.variation,
+            labelling=self.settings.labelling,
             image_noise=self.settings.image_noise,
             found=found,
         )
+
+    def _too_alike(self) -> Tensor:
+        """A push on two images of one class that hardly differ; it reads generated images alone."""
+        least = self.settings.least_difference
+        if not least:
+            return torch.zeros((), device=self.training.device)
+        images, _ = self.training.draw(self.settings.teacher_images, "to be told apart")
+        return too_alike(images, self.training.classes, least)
 
     def _missed(self, teacher: nn.Module | None) -> Tensor:
         if teacher is None or not self.settings.teacher_weight:

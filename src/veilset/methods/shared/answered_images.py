@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from veilset.data.procedural_images import drawn_patterns
+from veilset.methods.shared.data_free_config import DataFreeSettings
 from veilset.methods.shared.off_distribution import straying_images
 from veilset.models.generators.conditional import ConditionalGenerator
 from veilset.privacy.vault import PublicFacts
@@ -16,14 +18,21 @@ def answered_images(
     generator: ConditionalGenerator,
     guide: nn.Module,
     classes: Tensor,
-    off_distribution: float,
+    settings: DataFreeSettings,
     coins: torch.Generator,
     device: str,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Part by part: 8-bit images (b, C, H, W), of which a share strays, and the guide's answers to just those."""
+    """Part by part: 8-bit images (b, C, H, W) and the guide's answers to just those.
+
+    Shares of them stray, or are drawn patterns.
+    """
     for part in torch.split(classes, _AT_ONCE):
         with torch.no_grad():
-            pixels = straying_images(generator, part, off_distribution, coins, device)
+            pixels = straying_images(generator, part, settings.off_distribution, coins, device)
+            if settings.drawn_share:
+                drawn = drawn_patterns(len(part), pixels.shape[-1], pixels.shape[1], coins)
+                chosen = torch.rand(len(part), generator=coins) < settings.drawn_share
+                pixels = torch.where(chosen[:, None, None, None], drawn, pixels)
             stored = (pixels * 255).round().to(torch.uint8)
             answers = guide(stored.to(device).float() / 255)
         yield stored, answers

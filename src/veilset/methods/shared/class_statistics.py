@@ -1,4 +1,4 @@
-"""What each class looks like on average (dfd, pate; its features also dpgan): a noisy sum, a generator drawn to it.
+"""What each class looks like on average (dfd, dpgan, pate): a noisy sum, and a generator drawn to it (dfd, pate).
 
 The features are those of `models/features/embeddings.py`; matching their class means is the idea of DP-MERF (Harder et
 al. 2021). Here it gives the generators of data-free methods the look of the private classes, which a classifier's
@@ -7,6 +7,7 @@ gradient alone does not hold.
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,9 +15,9 @@ from torch import Tensor
 from veilset.core.randomness import torch_generator
 from veilset.data.procedural_images import drawn_patterns
 from veilset.data.tensors import as_floats
-from veilset.methods.shared.class_counts import sensible_counts
+from veilset.methods.shared.class_counts import drowned_classes, sensible_counts
 from veilset.methods.shared.facts import require_square
-from veilset.models.features.embeddings import ImageEmbedding
+from veilset.models.features.embeddings import ImageEmbedding, working_side
 from veilset.privacy.events import Event
 from veilset.privacy.rows import PerImage
 from veilset.privacy.session import Session
@@ -34,6 +35,8 @@ class ClassStatistics:
 
     means: Tensor  # (classes, random_features)
     shares: Tensor  # (classes,), adding up to 1
+    drowned: tuple[str, ...] = ()
+    """A warning for each class that noise hides, by its noisy count."""
 
     @classmethod
     def from_sums(cls, sums: Tensor, units: int) -> "ClassStatistics":
@@ -42,34 +45,50 @@ class ClassStatistics:
         return cls(means=(sums[:, :-1] / _FEATURES_PART / counts[:, None]).float(), shares=(counts / units).float())
 
 
+class SummedFeatures(Protocol):
+    """Features that may be summed over private images: fixed in advance, each row from its own image alone."""
+
+    def summed(self, images: Tensor) -> Tensor:
+        """Rows (b, d) of length at most 1 of images in [0, 1]."""
+
+    def restored(self, means: Tensor) -> Tensor:
+        """Means of the features themselves, from means of `summed` rows."""
+
+
 def public_embedding(facts: PublicFacts, *, random_features: int, pictures: int, seed: int) -> ImageEmbedding:
     """Features fixed by drawn pictures and the seed; no image of anyone is read."""
     require_square(facts)
     size, _, channels = facts.shape
     return ImageEmbedding(
         "scattering",
-        drawn_patterns(pictures, size, channels, torch_generator(seed, "embedding pictures")),
+        drawn_patterns(pictures, working_side(size), channels, torch_generator(seed, "embedding pictures")),
         code_size=min(_CODE_SIZE, pictures - 1),
         random_features=random_features,
         generator=torch_generator(seed, "embedding"),
     )
 
 
-def read_statistics(session: Session, embedding: ImageEmbedding, event: Event, *, device: str) -> ClassStatistics:
-    """Spend the event on the class sums of the embedding.
+def read_statistics(session: Session, features: SummedFeatures, event: Event, *, device: str) -> ClassStatistics:
+    """Spend the event on the class sums of the features.
 
     Privacy: unit as in the vault; relation add/remove-one; sensitivity 1, the length of a unit's row, whichever classes
-    it touches; event one Gaussian, un-subsampled; assumes an embedding fixed by public pictures, which treats every
-    image alone.
+    it touches; event one Gaussian, un-subsampled; assumes features, and a centre of them, that are fixed by public
+    pictures, and that treat every image alone.
     """
 
     def row(images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG001 (the session places rows by class)
-        _, features = embedding(as_floats(images, device))
-        count = torch.full_like(features[:, :1], _COUNT_PART)
-        return torch.cat([_FEATURES_PART * features, count], dim=1).cpu()
+        rows = features.summed(as_floats(images, device))
+        count = torch.full_like(rows[:, :1], _COUNT_PART)
+        return torch.cat([_FEATURES_PART * rows, count], dim=1).cpu()
 
     sums = session.gaussian_sum(row, event, clip_norm=1.0, by_class=True)
-    return ClassStatistics.from_sums(sums, session.facts.units)
+    found = ClassStatistics.from_sums(sums, session.facts.units)
+    deviation = event.noise_multiplier / _COUNT_PART
+    return ClassStatistics(
+        means=features.restored(found.means),
+        shares=found.shares,
+        drowned=drowned_classes(sums[:, -1] / _COUNT_PART, deviation, session.facts, session.plan.budget),
+    )
 
 
 def code_rows(embedding: ImageEmbedding, device: str) -> PerImage:

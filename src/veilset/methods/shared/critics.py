@@ -19,7 +19,8 @@ from torch.nn import functional
 from veilset.core.errors import InputError
 from veilset.core.randomness import derive_seed
 from veilset.core.registry import Registry
-from veilset.models.features.embeddings import ImageEmbedding
+from veilset.methods.shared.facts import LARGEST_SIDE, SMALLEST_SIDE
+from veilset.models.features.embeddings import ImageEmbedding, shrunk, working_side
 from veilset.models.features.scattering import Scattering, group_norm
 from veilset.models.norms import group_count, halvings
 
@@ -75,7 +76,7 @@ class DCGANCritic(nn.Module):
     """Strided convolutions with leaky ReLU (Radford et al. 2016), then a projection head.
 
     Args:
-        size: side of the square image, 16 to 64 pixels.
+        size: side of the square image, 16 to 256 pixels.
         channels: colour channels of the image.
         classes: number of classes.
         width: feature maps of the first convolution; doubled at each of the following.
@@ -148,12 +149,21 @@ class ScatteringCritic(nn.Module):
     def __init__(self, size: int, channels: int, classes: int) -> None:
         super().__init__()
         _check(size, channels, classes, 1)
-        self.scattering = Scattering(size, channels, J=3 if size >= _THREE_SCALES_FROM else 2)
+        self.side = working_side(size)
+        self.scattering = Scattering(self.side, channels, J=3 if size >= _THREE_SCALES_FROM else 2)
         self.head = LinearHeads(self.scattering.out_channels * self.scattering.out_size**2 + 1, classes)
 
     def features(self, images: Tensor) -> Tensor:
         """(b, d) of length 1, each from its own image; gradients flow to the images."""
-        return _with_constant(functional.normalize(group_norm(self.scattering(images)).flatten(1), dim=1))
+        return with_constant(self.summed(images))
+
+    def summed(self, images: Tensor) -> Tensor:
+        """The features without their constant, for one sum over private images."""
+        return functional.normalize(group_norm(self.scattering(shrunk(images, self.side))).flatten(1), dim=1)
+
+    def restored(self, means: Tensor) -> Tensor:
+        """Means of the features from means of what was summed: the same."""
+        return means
 
     def forward(self, images: Tensor, classes: Tensor) -> Tensor:
         """One logit for each image: (b, channels, size, size) and (b,) class numbers to (b,)."""
@@ -175,7 +185,15 @@ class KernelCritic(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """(b, d) of length 1, each from its own image; gradients flow to the images."""
-        return _with_constant(self.embedding(images)[1])
+        return with_constant(self.embedding(images)[1])
+
+    def summed(self, images: Tensor) -> Tensor:
+        """The features without their constant, centred by public pictures, for one sum over private images."""
+        return self.embedding.summed(images)
+
+    def restored(self, means: Tensor) -> Tensor:
+        """Means of the features from means of what was summed."""
+        return self.embedding.restored(means)
 
     def forward(self, images: Tensor, classes: Tensor) -> Tensor:
         """One logit for each image: (b, channels, size, size) and (b,) class numbers to (b,)."""
@@ -204,7 +222,7 @@ def build_critic(
         return builder(size=size, channels=channels, classes=classes, **wanted)
 
 
-def _with_constant(rows: Tensor) -> Tensor:
+def with_constant(rows: Tensor) -> Tensor:
     """Rows of length 1 with a constant appended, brought to length 1 again: its weight is a bias that costs little."""
     return torch.cat([rows, torch.full_like(rows[:, :1], _CONSTANT)], dim=1) / math.sqrt(1 + _CONSTANT**2)
 
@@ -218,7 +236,7 @@ def _norm(norm: str, channels: int) -> nn.Module:
 
 
 def _check(size: int, channels: int, classes: int, width: int) -> None:
-    if not 16 <= size <= 64:
-        raise InputError(f"Expected a size of 16 to 64 pixels, got {size}. Resize the images.")
+    if not SMALLEST_SIDE <= size <= LARGEST_SIDE:
+        raise InputError(f"Expected a size of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, got {size}. Resize the images.")
     if min(channels, classes, width) < 1:
         raise InputError(f"Expected channels, classes and width of at least 1, got {channels}, {classes}, {width}.")

@@ -30,11 +30,9 @@ from veilset.methods.shared.distillation import (
     WithFeatures,
     activation_loss,
     balance_loss,
-    bounded_rows,
+    bounded_step,
     disagreement,
     one_hot_loss,
-    output_gradient,
-    student_loss,
 )
 from veilset.methods.shared.distilled import Distilled
 from veilset.models import build_network
@@ -82,7 +80,8 @@ class DataFreeTraining:
         self._matching = None if statistics is None else MeanMatching(statistics.means.to(device), settings.memory)
         even = np.full(facts.classes, 1 / facts.classes)
         self.shares = even if statistics is None else _as_shares(statistics.shares)
-        self._bank = Bank(settings.bank, facts)
+        self.drowned = () if statistics is None else statistics.drowned
+        self._bank = Bank(max(settings.bank, settings.batch), facts)
         self._guide: nn.Module | None = None
         self.step = 0
         self.student_step = 0
@@ -98,6 +97,7 @@ class DataFreeTraining:
         """The second and third stage: T rounds of Algorithm 1, then the student alone. Nothing moves after that."""
         self._guide = guide
         self._run("distilling", self._made + self.settings.settle_steps)
+        self.generator.load_state_dict(self._generator_average.state)
         self.student.load_state_dict(self._student_average.state)
         for network in (self.student, self.generator):
             network.eval().requires_grad_(False)
@@ -109,6 +109,7 @@ class DataFreeTraining:
             guide=guide,
             shares=self.shares,
             device=self.context.device,
+            drowned=self.drowned,
         )
 
     def advance(self) -> None:
@@ -173,11 +174,12 @@ class DataFreeTraining:
         self._bank.add((images.detach() * 255).round().to(torch.uint8), answers.detach())
         loss: Tensor = settings.teacher_weight * functional.cross_entropy(answers, labels)
         of_paper = (settings.one_hot_weight, settings.balance_weight, settings.activation_weight)
-        weights = (settings.disagreement_weight, *of_paper)
+        weights = (settings.disagreement_weight, settings.student_weight, *of_paper)
         if any(weights):
             outputs, features = self._watched(images)
             terms = (
                 -disagreement(outputs, answers),
+                bounded_step(outputs, answers.detach(), settings),
                 one_hot_loss(outputs),
                 balance_loss(outputs),
                 activation_loss(features),
@@ -189,17 +191,12 @@ class DataFreeTraining:
         """Lines 5 to 12 of Algorithm 1, on images of the bank; there is no line 9, for nothing here is private."""
         settings = self.settings
         images, answers = self._bank.draw(settings.student_batch, coins)
-        images = augment(images, MILD, coins).to(self.context.device)
+        if settings.augmented:
+            images = augment(images, MILD, coins)
         self.student.train()
-        outputs = self.student(images.contiguous(memory_format=torch.channels_last))
-        gradient = output_gradient(
-            outputs,
-            answers.to(self.context.device),
-            other_weight=settings.other_weight,
-            temperature=settings.temperature,
-        )
-        loss = student_loss(outputs, bounded_rows(gradient, settings.output_bound, settings.bounding))
-        settled = max(0, self.step - self._made) / settings.settle_steps
+        outputs = self.student(images.to(self.context.device).contiguous(memory_format=torch.channels_last))
+        loss = bounded_step(outputs, answers.to(self.context.device), settings)
+        settled = max(0, self.step - self._made) / max(1, settings.settle_steps)
         for group in self._student_optimizer.param_groups:
             group["lr"] = settings.student_learning_rate * min(1.0, (self.student_step + 1) / 50) * (1 - settled)
         self._student_optimizer.zero_grad(set_to_none=True)
@@ -214,9 +211,8 @@ class DataFreeTraining:
         coins = torch_generator(self.context.seed, "data-free bank")
         shares = torch.from_numpy(self.shares)
         classes = torch.multinomial(shares, self.settings.bank, replacement=True, generator=coins)
-        stray = self.settings.off_distribution
         for images, answers in answered_images(
-            self.generator, self._asked(), classes, stray, coins, self.context.device
+            self.generator, self._asked(), classes, self.settings, coins, self.context.device
         ):
             self._bank.add(images, answers)
 

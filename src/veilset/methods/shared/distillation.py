@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veilset.methods.shared.data_free_config import Bounding
+from veilset.methods.shared.data_free_config import Bounding, DataFreeSettings, StudentLoss
 from veilset.teachers.teacher import head_of
 
 # Added to a norm before division, as in the paper.
@@ -54,12 +54,24 @@ def bounded_rows(gradient: Tensor, bound: float, bounding: Bounding) -> Tensor:
     return gradient * (bound / (lengths + _STABILISER if bounding == "normalise" else lengths.clamp_min(bound)))
 
 
-def student_loss(outputs: Tensor, gradient: Tensor) -> Tensor:
-    """Half the squared distance to the shifted outputs y = outputs - gradient: its own gradient is just `gradient`.
+def student_loss(outputs: Tensor, gradient: Tensor, kind: StudentLoss = "distance") -> Tensor:
+    """How far outputs are from the shifted ones, y = outputs - gradient, which are a target and do not move.
 
-    The paper takes cross-entropy to softmax(y), whose gradient vanishes where a student is wrong and sure of it.
+    Half the squared distance has just `gradient` as its own gradient. The paper takes cross-entropy to softmax(y),
+    whose gradient vanishes where a student is wrong and sure of it.
     """
-    return 0.5 * (outputs - (outputs.detach() - gradient)).square().sum(dim=1).mean()
+    shifted = outputs.detach() - gradient
+    if kind == "cross_entropy":
+        return functional.cross_entropy(outputs, shifted.softmax(dim=1))
+    return 0.5 * (outputs - shifted).square().sum(dim=1).mean()
+
+
+def bounded_step(outputs: Tensor, answers: Tensor, settings: DataFreeSettings) -> Tensor:
+    """Lines 5 to 7, 10 and 11 of Algorithm 1: L_S of outputs (b, K), given what the teacher answers to their images."""
+    gradient = output_gradient(outputs, answers, other_weight=settings.other_weight, temperature=settings.temperature)
+    return student_loss(
+        outputs, bounded_rows(gradient, settings.output_bound, settings.bounding), settings.student_loss
+    )
 
 
 def one_hot_loss(logits: Tensor) -> Tensor:
@@ -93,14 +105,14 @@ class WithFeatures(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self._seen: Tensor | None = None
-        head_of(network)[1].register_forward_pre_hook(self._keep)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (b, K) and features (b, d)."""
-        logits: Tensor = self.network(images)
-        assert self._seen is not None
-        return logits, self._seen
-
-    def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:  # noqa: ARG002
-        self._seen = inputs[0]
+        seen: list[Tensor] = []
+        # Taken off again: a network that is released or stored must not carry what training held on to.
+        hook = head_of(self.network)[1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        try:
+            logits: Tensor = self.network(images)
+        finally:
+            hook.remove()
+        return logits, seen[0]

@@ -28,6 +28,7 @@ class Distilled(Fitted):
         guide: a classifier that may be shown: of DP weights, or of noisy answers.
         shares: of the classes among the images, (classes,).
         device: where the networks live.
+        drowned: warnings of classes that noise hides.
     """
 
     settings: DataFreeSettings
@@ -37,14 +38,13 @@ class Distilled(Fitted):
     guide: nn.Module
     shares: NDArray[np.float64]
     device: str
+    drowned: tuple[str, ...] = ()
 
     def sample(self, count: int, seed: int = 0) -> Samples:
         """Draw images, classes by their shares; soft labels are what the guide sees on the 8-bit images."""
         drawn = numpy_generator(seed, "data-free classes").choice(len(self.shares), size=count, p=self.shares)
         coins = torch_generator(seed, "data-free samples")
-        parts = answered_images(
-            self.generator, self.guide, torch.from_numpy(drawn), self.settings.off_distribution, coins, self.device
-        )
+        parts = answered_images(self.generator, self.guide, torch.from_numpy(drawn), self.settings, coins, self.device)
         images, soft = [], []
         for pixels, answers in parts:
             images.append(pixels.permute(0, 2, 3, 1))
@@ -55,6 +55,10 @@ class Distilled(Fitted):
             labels=soft_labels.argmax(axis=1).astype(np.int64),
             soft_labels=soft_labels,
         )
+
+    def warnings(self) -> list[str]:
+        """Classes that noise hides."""
+        return list(self.drowned)
 
     def models(self) -> dict[str, ReleasedModel]:
         """The generator and the student, with what rebuilds them."""

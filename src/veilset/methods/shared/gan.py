@@ -16,8 +16,7 @@ from torch.nn import functional
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Images, Records
-from veilset.data.tensors import as_bytes
-from veilset.dpsgd.trainer import to_inputs
+from veilset.data.tensors import as_bytes, to_inputs
 from veilset.methods.shared.choices import AdversarialLoss
 from veilset.privacy.vault import PublicFacts
 from veilset.training.settings import WeightAverage

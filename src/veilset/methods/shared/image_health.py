@@ -80,12 +80,16 @@ def inspect(images: Images, labels: Labels, classes: int, seen_as: Labels | None
 
 
 @torch.no_grad()
-def soft_labels_of(classifier: nn.Module, images: Images, device: str) -> NDArray[np.float32]:
-    """A classifier's probabilities (b, classes) for stored 8-bit images."""
-    parts = [
-        classifier(as_floats(part, device)).softmax(dim=1).cpu() for part in torch.split(torch.from_numpy(images), 500)
-    ]
-    return torch.cat(parts).float().numpy()
+def soft_labels_of(
+    classifier: nn.Module, images: Images, device: str, *, findings: bool = False, temperature: float = 1.0
+) -> NDArray[np.float32]:
+    """A classifier's probabilities (b, classes) for stored 8-bit images; of findings, of each by itself.
+
+    Logits are divided by the temperature first.
+    """
+    parts = [classifier(as_floats(part, device)).cpu() for part in torch.split(torch.from_numpy(images), 500)]
+    logits = torch.cat(parts).float() / temperature
+    return (logits.sigmoid() if findings else logits.softmax(dim=1)).numpy()
 
 
 def require_finite(network: nn.Module, what: str) -> None:

@@ -15,7 +15,7 @@ from veilset.data import pixels
 from veilset.data.procedural_images import drawn_patterns
 from veilset.data.tensors import as_floats
 from veilset.methods.shared.choices import Start, Variation
-from veilset.methods.shared.variations import vary
+from veilset.methods.shared.variations import crops, vary
 
 Batch = Callable[[int, int], Tensor]
 """From the number of a batch and its size to images in [0, 1], (size, C, H, W); the same numbers, the same images."""
@@ -76,14 +76,17 @@ def rows_of_classes(wanted: Labels, labels: Labels) -> NDArray[np.int64]:
     return rows
 
 
-def balanced_choice(soft_labels: Tensor, count: int, coins: np.random.Generator) -> NDArray[np.int64]:
+def balanced_choice(
+    soft_labels: Tensor, count: int, coins: np.random.Generator, shares: Tensor | None = None
+) -> NDArray[np.int64]:
     """Rows drawn without repetition, each in proportion to what it adds to the classes that have little.
 
     The weight of a row is the sum of its probabilities, each over its class' total; the draw is that of Efraimidis and
-    Spirakis (2006).
+    Spirakis (2006). With `shares`, classes come out by these instead of even.
     """
     soft = soft_labels.double().numpy()
-    weights = (soft / soft.sum(axis=0).clip(1e-12)).sum(axis=1)
+    parts = soft / soft.sum(axis=0).clip(1e-12)
+    weights = parts.sum(axis=1) if shares is None else parts @ shares.double().numpy()
     return np.sort(np.argsort(coins.exponential(size=len(soft)) / weights)[:count])
 
 
@@ -95,11 +98,22 @@ def _public(public: Records, shape: tuple[int, int, int], variation: Variation, 
         rounds = rows // total
         orders = {int(r): numpy_generator(seed, f"public order {r}").permutation(total) for r in np.unique(rounds)}
         chosen = np.array([orders[int(r)][row % total] for r, row in zip(rounds, rows, strict=True)])
+        if variation == "crops":
+            pictures = public_pictures(public, _roomy(public, shape), chosen)
+            return crops(pictures, shape[:2], torch_generator(seed, f"start {number}"))
         images = public_pictures(public, shape, chosen)
         repeated = variation == "none" and number * size >= total
         return vary(images, "turned" if repeated else variation, torch_generator(seed, f"start {number}"))
 
     return batch
+
+
+def _roomy(public: Records, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The shape that parts are cut from: the public images' own, but at most twice what is wanted, and no less."""
+    height, width, channels = shape
+    have = min(public.shape[0] / height, public.shape[1] / width)
+    times = min(2.0, max(1.0, have))
+    return round(times * height), round(times * width), channels
 
 
 def _low_passed(noise: Tensor, side: int) -> Tensor:

@@ -1,7 +1,7 @@
 """ScatterNet: a linear head on fixed wavelet features (Oyallon and Mallat, 2015).
 
 The default teacher is of this kind, so a student of this kind can say all that such a teacher says: where images look
-nothing like the private ones, that is worth more than depth (docs/imgsyn.md).
+nothing like the private ones, that is worth more than depth (docs/methods/imgsyn.md).
 """
 
 from torch import Tensor, nn

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING
 
 from veilset.core.errors import InputError
 from veilset.core.registry import unknown_name
-from veilset.models.features.weights import PUBLISHED
+from veilset.models.features.weights import MAPS, PUBLISHED, weights_of
 
 if TYPE_CHECKING:
     from veilset.models.features.base import Features
 
 DEFAULT_SIDE = 128
 """Of the square images that pretrained networks see."""
-FEATURES = ("wavelets", *PUBLISHED)
+FEATURES = ("wavelets", *PUBLISHED, *(f"{name}{MAPS}" for name in PUBLISHED))
 """Those that have a name; `module:function` and `timm:NAME@FILE.safetensors` are the user's own."""
 
 
@@ -40,7 +40,7 @@ def _named(name: str, shape: tuple[int, int, int], side: int) -> "Features":
         from veilset.models.features.wavelets import ScatteringFeatures
 
         return ScatteringFeatures(shape)
-    if name not in PUBLISHED:
+    if weights_of(name) is None:
         raise unknown_name("features", name, list(FEATURES))
     if shape[2] not in (1, 3):
         raise InputError(f"Expected images of 1 or 3 channels for the features {name}, got {shape[2]}.")

@@ -6,7 +6,7 @@ features come in parts (wavelets beside a pretrained network), public pictures b
 The code depends on its own image alone and on nothing private.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +40,8 @@ class Code(nn.Module):
         return projected
 
     @torch.no_grad()
-    def learn_directions(self, pictures: Iterable[Tensor]) -> None:
-        """Take centre and directions from batches of public pictures in [0, 1], (b, C, H, W)."""
-        rows = torch.cat([self.extractor(part) for part in pictures])
+    def learn_directions(self, rows: Tensor) -> None:
+        """Take centre and directions from the features (N, features) of public pictures, whose memory is used up."""
         if len(rows) <= self.directions:
             raise InputError(f"Expected more than {self.directions} public pictures, got {len(rows)}.")
         centre = rows.mean(dim=0)

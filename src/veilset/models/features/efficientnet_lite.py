@@ -99,14 +99,19 @@ class EfficientNetLite(nn.Module):
         self._conv_head, self._bn1 = _Convolution(channels, WIDTH, 1), _norm(WIDTH)
         self._fc = nn.Linear(WIDTH, _CLASSES)
 
-    def maps(self, images: Tensor) -> list[Tensor]:
-        """Maps (b, C, h, w) at a quarter, an eighth, a sixteenth and a thirty-second of the side; the last are 1280."""
-        found = []
+    def maps(self, images: Tensor, count: int = 4) -> list[Tensor]:
+        """Maps (b, C, h, w) at a quarter, an eighth, a sixteenth and a thirty-second of the side; the last are 1280.
+
+        The first `count` of them; nothing deeper is computed.
+        """
+        found: list[Tensor] = []
         current = functional.relu6(self._bn0(self._conv_stem(images)))
         for number, block in enumerate(self._blocks):
             current = block(current)
             if number in self.depths:
                 found.append(current)
+            if len(found) == count:
+                return found
         return [*found, functional.relu6(self._bn1(self._conv_head(current)))]
 
     def forward(self, images: Tensor) -> Tensor:

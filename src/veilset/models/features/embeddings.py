@@ -9,7 +9,7 @@ Everything fixed about the map comes from public pictures and a seed, and an ima
 alone: so they may be clipped and summed over private images.
 """
 
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,38 @@ _CONTRAST_SCALE = 0.5
 _BANDWIDTHS = (0.35, 1.0)
 
 _COARSE_SIDE = 14
+# Larger images are averaged down to this side: memory and time stay those of it, and a row is still of one image alone.
+_LARGEST_SIDE = 64
+_LEAST_RADIUS = 0.1  # pictures that are nearly alike would cut everything else
 _AT_ONCE = 500
+
+
+def working_side(size: int) -> int:
+    """The side at which images of `size` pixels are seen."""
+    return min(_LARGEST_SIDE, size)
+
+
+def shrunk(images: Tensor, side: int) -> Tensor:
+    """Images (b, C, H, W) at this side, by averaging pixels; smaller ones as they are. Gradients flow."""
+    return images if images.shape[-1] <= side else functional.adaptive_avg_pool2d(images, side)
+
+
+class Embedding(Protocol):
+    """What a generator is trained through: this one here, or that of perceptual.py."""
+
+    code_size: int
+
+    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes (b, code_size) of length 1, and features (b, d); gradients flow to the images."""
+
+    def code(self, images: Tensor) -> Tensor:
+        """The codes alone."""
+
+    def centred(self, features: Tensor) -> Tensor:
+        """What is summed of features over private images: of length at most 1."""
+
+    def restored(self, means: Tensor) -> Tensor:
+        """What the mean features of generated images are drawn to, from means of `centred`."""
 
 
 class ImageEmbedding(nn.Module):
@@ -43,7 +74,8 @@ class ImageEmbedding(nn.Module):
 
     Args:
         form: "scattering", or "pixels" for a kernel on the pixels themselves.
-        public: public pictures in [0, 1], (count, channels, size, size), with more of them than `code_size`.
+        public: public pictures in [0, 1], (count, channels, size, size), with more of them than `code_size`; of more
+            than 64 pixels they, and all images, are seen at 64.
         code_size: length of the code.
         random_features: number of random features, a multiple of 4.
         generator: draws the frequencies.
@@ -59,7 +91,8 @@ class ImageEmbedding(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        channels, size = public.shape[1], public.shape[2]
+        channels, size = public.shape[1], working_side(public.shape[2])
+        self.side = size
         self.form, self.code_size = form, code_size
         self.scattering = Scattering(size, channels, L=_ANGLES) if form == "scattering" else None
         self.coarse = max(1, size // _COARSE_SIDE)
@@ -74,19 +107,47 @@ class ImageEmbedding(nn.Module):
         widths = torch.tensor(_BANDWIDTHS).repeat_interleave(half // len(_BANDWIDTHS)) * median
         directions = torch.randn(points.shape[1], len(widths), generator=generator)
         self.register_buffer("frequencies", directions / widths)
+        centre = self._random_features(points).mean(dim=0)
+        self.register_buffer("centre", centre)
+        # The root mean square length of the public pictures' features around their mean.
+        self.radius = float((1 - centre.square().sum()).clamp_min(0.0).sqrt().clamp_min(_LEAST_RADIUS))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The codes and the random features; gradients flow to the images."""
         code, points = self._points(images)
-        angles = points @ self.get_buffer("frequencies")
-        return code, torch.cat([angles.cos(), angles.sin()], dim=1) / angles.shape[1] ** 0.5
+        return code, self._random_features(points)
+
+    def summed(self, images: Tensor) -> Tensor:
+        """What is summed over private images: the centred random features."""
+        features: Tensor = self(images)[1]
+        return self.centred(features)
+
+    def centred(self, features: Tensor) -> Tensor:
+        """Random features around their public mean, cut to the public radius and divided by it: of length at most 1.
+
+        All pictures have something in common, which need not be told with noise: a sum of these rows has the same noise
+        as one of the features themselves, and `restored` makes less of it.
+        """
+        around = (features - self.get_buffer("centre")) / self.radius
+        lengths: Tensor = around.norm(dim=1, keepdim=True)
+        return around / lengths.clamp_min(1.0)
+
+    def restored(self, means: Tensor) -> Tensor:
+        """Means of random features from means of `centred` ones."""
+        return self.get_buffer("centre").to(means) + self.radius * means
 
     def code(self, images: Tensor) -> Tensor:
         """The codes alone, without the random features."""
         return self._points(images)[0]
 
+    def _random_features(self, points: Tensor) -> Tensor:
+        angles = points @ self.get_buffer("frequencies")
+        waves: Tensor = torch.cat([angles.cos(), angles.sin()], dim=1) / angles.shape[1] ** 0.5
+        return waves
+
     def _views(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """What the code is made of, and what the kernel sees beside it."""
+        images = shrunk(images, self.side)
         if self.scattering is None:
             return images.flatten(1), images.flatten(1)
         maps = self.scattering(images)

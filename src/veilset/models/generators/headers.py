@@ -39,8 +39,9 @@ def read_description(place: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"There is no generator at {path}. Make one: veilset generator train PUBLIC --out {path.name}")
     with path.open("rb") as file:
-        start = file.read(2)
-    if path.suffix in _PICKLE_ENDINGS or start[:1] == b"\x80":
+        start = file.read(9)
+    # A safetensors file begins with the length of its header, whose first byte may be that of a pickle, and then "{".
+    if path.suffix in _PICKLE_ENDINGS or (start[:1] == b"\x80" and start[8:] != b"{"):
         raise InputError(
             f"{path} is a pickle, and opening one can run whatever code it holds. "
             "Convert it without running it: veilset generator convert FILE.pkl --out FILE.safetensors"

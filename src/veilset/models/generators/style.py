@@ -17,7 +17,8 @@ from torch.nn import functional
 from veilset.core.errors import InputError
 
 SLOPE = 0.2  # of the leaky ReLU
-_START = 4  # side of the learned constant
+START_SIDE = 4
+"""Of the learned constant."""
 _MOST_WIDENING = 4  # maps at coarse levels, in multiples of those at the finest
 _SAMPLES_OF_THE_AVERAGE = 10_000
 _MAPPING_RATE = 0.01
@@ -98,9 +99,9 @@ class StyleGenerator(LatentGenerator):
         self.mapping = nn.ModuleList(
             EqualLinear(latent_size, latent_size, rate=_MAPPING_RATE) for _ in range(mapping_layers)
         )
-        widths = _widths(width, levels)
-        self.start = nn.Parameter(torch.randn(widths[0], _START, _START))
-        self.first = _StyledConvolution(widths[0], widths[0], latent_size)
+        widths = widths_of(width, levels)
+        self.start = nn.Parameter(torch.randn(widths[0], START_SIDE, START_SIDE))
+        self.first = StyledConvolution(widths[0], widths[0], latent_size)
         self.levels = nn.ModuleList(
             _Level(before, after, channels, latent_size) for before, after in itertools.pairwise(widths)
         )
@@ -120,7 +121,7 @@ class StyleGenerator(LatentGenerator):
         picture: Tensor | None = None
         for level in self.levels:
             maps, layer = level(maps, w)
-            picture = layer if picture is None else _doubled(picture) + layer
+            picture = layer if picture is None else doubled(picture) + layer
         assert picture is not None
         margin = (picture.shape[-1] - self.size) // 2
         return torch.sigmoid(2 * picture[:, :, margin : margin + self.size, margin : margin + self.size])
@@ -132,12 +133,12 @@ class StyleCritic(nn.Module):
     def __init__(self, size: int, channels: int, width: int = 16) -> None:
         super().__init__()
         levels = level_count(size)
-        widths = _widths(width, levels)[::-1]
-        self.padding = (_START * 2**levels - size) // 2
+        widths = widths_of(width, levels)[::-1]
+        self.padding = (START_SIDE * 2**levels - size) // 2
         self.stem = EqualConvolution(channels, widths[0], 1)
         self.blocks = nn.ModuleList(_DownBlock(before, after) for before, after in itertools.pairwise(widths))
         self.last = EqualConvolution(widths[-1] + 1, widths[-1], 3)
-        self.hidden = EqualLinear(widths[-1] * _START**2, widths[-1])
+        self.hidden = EqualLinear(widths[-1] * START_SIDE**2, widths[-1])
         self.score = EqualLinear(widths[-1], 1)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -204,10 +205,12 @@ def level_count(size: int) -> int:
     """Doublings from the constant to the image."""
     if not 8 <= size <= 256:
         raise InputError(f"Expected images of 8 to 256 pixels a side, got {size}. Pass --size 32.")
-    return math.ceil(math.log2(size / _START))
+    return math.ceil(math.log2(size / START_SIDE))
 
 
-class _StyledConvolution(nn.Module):
+class StyledConvolution(nn.Module):
+    """A convolution of maps that latents scale first."""
+
     def __init__(self, before: int, after: int, latent_size: int, *, kernel: int = 3, demodulated: bool = True) -> None:
         super().__init__()
         self.style = EqualLinear(latent_size, before, bias=1.0)
@@ -216,6 +219,7 @@ class _StyledConvolution(nn.Module):
         self.demodulated = demodulated
 
     def forward(self, maps: Tensor, w: Tensor) -> Tensor:
+        """(b, before, h, w) and latents to (b, after, h, w)."""
         styles = self.style(w)
         out: Tensor = self.convolution(maps * styles[:, :, None, None])
         if not self.demodulated:
@@ -229,12 +233,12 @@ class _Level(nn.Module):
 
     def __init__(self, before: int, after: int, channels: int, latent_size: int) -> None:
         super().__init__()
-        self.widen = _StyledConvolution(before, after, latent_size)
-        self.refine = _StyledConvolution(after, after, latent_size)
-        self.paint = _StyledConvolution(after, channels, latent_size, kernel=1, demodulated=False)
+        self.widen = StyledConvolution(before, after, latent_size)
+        self.refine = StyledConvolution(after, after, latent_size)
+        self.paint = StyledConvolution(after, channels, latent_size, kernel=1, demodulated=False)
 
     def forward(self, maps: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        maps = self.refine(self.widen(_doubled(maps), w), w)
+        maps = self.refine(self.widen(doubled(maps), w), w)
         return maps, self.paint(maps, w)
 
 
@@ -251,10 +255,11 @@ class _DownBlock(nn.Module):
         return (active(self.second(halved)) + shortcut) / math.sqrt(2)
 
 
-def _widths(width: int, levels: int) -> list[int]:
+def widths_of(width: int, levels: int, most_widening: int = _MOST_WIDENING) -> list[int]:
     """Maps at each side, from the coarsest to the finest."""
-    return [width * min(_MOST_WIDENING, 2 ** (levels - level)) for level in range(levels + 1)]
+    return [width * min(most_widening, 2 ** (levels - level)) for level in range(levels + 1)]
 
 
-def _doubled(maps: Tensor) -> Tensor:
+def doubled(maps: Tensor) -> Tensor:
+    """Twice the side."""
     return functional.interpolate(maps, scale_factor=2, mode="bilinear", align_corners=False)

@@ -14,6 +14,7 @@ from typing import Any
 from veilset._version import __version__
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
+from veilset.methods.versions import versions_of
 from veilset.pipeline.compare.suite import Cell, Suite, cells
 
 RESULTS = "results.jsonl"
@@ -112,6 +113,7 @@ def _line(suite: Suite, cell: Cell, result: Line, commit: str) -> Line:
         "cell": cell.to_json(),
         "commit": commit,
         "veilset": __version__,
+        "versions": versions_of(entrant.method),
     }
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from veilset.core.errors import InputError
 from veilset.core.registry import unknown_name
+from veilset.data.archives.reading import Reading
 from veilset.methods import METHODS
+from veilset.pipeline.compare.suite_checks import check_content, check_types
 
 _BUILTIN = "builtin:"
 
@@ -47,6 +49,23 @@ class Dataset:
     limit: int | None = None
     labels: str | None = None
     groups: str | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """How archives and findings are read: a table with the words of the command line, `findings = ["A", "B"]`."""
+
+    def read_as(self) -> Reading:
+        """The rules for reading; what is not allowed raises. Paths in it start where the command was given."""
+        names = [each.name for each in fields(Reading)]
+        for key in self.reading:
+            if key not in names:
+                raise unknown_name("key of reading", key, names)
+        given: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in self.reading.items()
+        }
+        paths: dict[str, Any] = {key: Path(str(given[key])) for key in ("table", "groups_file") if key in given}
+        try:
+            return Reading(**(given | paths))
+        except TypeError as error:
+            raise InputError(f"{self.name}: not rules for reading: {error}.") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +99,11 @@ class Cell:
     seeded_noise: bool
 
     def to_json(self) -> dict[str, Any]:
-        """The cell as JSON-ready data."""
-        return asdict(self)
+        """The cell as JSON-ready data. Rules for reading are named where there are any, so that keys stay."""
+        plain = asdict(self)
+        if not self.dataset.reading:
+            del plain["dataset"]["reading"]
+        return plain
 
     @property
     def key(self) -> str:
@@ -132,7 +154,7 @@ def data_folder(suite: Path, chosen: Path | None) -> Path:
 
 
 def read_suite(path: Path) -> Suite:
-    """Read a suite; unknown keys, methods and empty lists raise."""
+    """Read a suite; what cannot run raises here, before the first cell."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -140,9 +162,7 @@ def read_suite(path: Path) -> Suite:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a TOML file: {error}.") from error
     _known(data, Suite, str(path))
-    for name in ("methods", "datasets", "epsilons", "seeds"):
-        if not data.get(name):
-            raise InputError(f"{path}: expected a list of {name}, got none.")
+    check_types(data, str(path))
     data.setdefault("name", path.stem)
     data["methods"] = tuple(_entrants(data["methods"], str(path)))
     data["datasets"] = tuple(_made(Dataset, entry, f"{path}: a dataset") for entry in data["datasets"])
@@ -155,6 +175,7 @@ def read_suite(path: Path) -> Suite:
     ):
         if len(set(names)) < len(names):
             raise InputError(f"{path}: expected different {kind}s, got {', '.join(names)}. Give a title or a name.")
+    check_content(suite, str(path))
     return suite
 
 
@@ -162,8 +183,6 @@ def _entrants(given: Any, place: str) -> list[Entrant]:
     """`"all"` is every registered method with a guarantee, so that a suite grows with the registry."""
     if given == "all":
         return [Entrant(method=name) for name in METHODS if METHODS.get(name).guarantee == "dp"]
-    if not isinstance(given, list):
-        raise InputError(f'{place}: expected methods = "all" or a list, got {given!r}.')
     entrants = []
     for entry in given:
         entrant = Entrant(method=entry) if isinstance(entry, str) else _made(Entrant, entry, f"{place}: a method")
@@ -177,6 +196,8 @@ def _made(kind: Any, entry: Any, place: str) -> Any:
         raise InputError(f"{place}: expected a table, got {entry!r}.")
     _known(entry, kind, place)
     if "settings" in entry:
+        if not isinstance(entry["settings"], dict):
+            raise InputError(f"{place}: expected settings as a table, got {entry['settings']!r}.")
         entry = entry | {"settings": {key: str(value) for key, value in entry["settings"].items()}}
     try:
         return kind(**entry)

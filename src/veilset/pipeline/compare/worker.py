@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from veilset.core.errors import VeilsetError
+from veilset.core.errors import VeilsetError, flags_spoken
 from veilset.data.opening import open_images
 from veilset.evaluate.utility.students import evaluate_utility
 from veilset.methods import METHODS
@@ -33,15 +33,22 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
     import torch
 
     dataset = cell.dataset
-    options: dict[str, Any] = {"size": dataset.size, "channels": dataset.channels, "labels": dataset.labels}
+    options: dict[str, Any] = {
+        "size": dataset.size,
+        "channels": dataset.channels,
+        "labels": dataset.labels,
+        "reading": dataset.read_as(),
+    }
     private = open_images(
         located(dataset.train, folder), groups=dataset.groups, limit=dataset.limit, seed=cell.seed, **options
     )
-    vault = Vault(private, unit="group" if dataset.groups else "record")
+    vault = Vault(private, unit="record" if private.groups is None else "group")
     public = None
     if dataset.public is not None and cell.entrant.public:
         height, _, channels = vault.facts.shape
-        public = vault.check_public(open_images(located(dataset.public, folder), size=height, channels=channels))
+        public = vault.check_public(
+            open_images(located(dataset.public, folder), size=height, channels=channels, needs_classes=False)
+        )
     job = Job(
         method=cell.entrant.method,
         epsilon=cell.epsilon,
@@ -73,7 +80,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
         "accuracy_interval": result["accuracy_interval"],
         "balanced_accuracy": result["balanced_accuracy"],
         "auc": result["auc"],
-        "calibration_error": result["calibration_error"],
+        "calibration_error": result.get("calibration_error"),  # of classes; findings have none
         "guarantee": release.certificate.guarantee,
         "spent_epsilon": release.certificate.epsilon,
         "delta": release.certificate.delta,
@@ -92,6 +99,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
     }
 
 
+@flags_spoken()
 def main() -> int:
     """Read a cell, answer with one JSON object on standard output, or with a line about what failed on stderr."""
     asked = json.loads(sys.stdin.read())

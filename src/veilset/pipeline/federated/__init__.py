@@ -1,1 +1,1 @@
-"""The sanitized GAN over several sites: each clips and noises at home, the server sees noised gradients alone."""
+"""A federation of sites that keep their images: any method of noisy sums, each clipped, noised and paid at home."""

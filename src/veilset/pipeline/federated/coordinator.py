@@ -1,191 +1,290 @@
-"""The server's side: a generator that follows the noised answers of sites. It never holds a record.
+"""The server's side of the rounds: ask sites, check and combine what they answer, keep it, and go on. It has no vault.
 
-Everything here is post-processing of what sites noised at home. The joint certificate lists each site's event as a
-shard of the partition "sites": a unit that is at one site only is protected by that site's epsilon.
+Everything here is post-processing of what sites noised at home. The rule for sites that are missing is in the agreement
+(`Rule`), so no answer and no result can change it.
 """
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from veilset.core.errors import InputError, VeilsetError
-from veilset.methods.base import Context, MethodPlan
-from veilset.methods.sanitized_gan.config import SanitizedGan
-from veilset.methods.sanitized_gan.rounds import Rounds
-from veilset.pipeline.job import Job, header_of, method_of
-from veilset.privacy.accounting import epsilon_of
-from veilset.privacy.budget import Budget, default_delta
-from veilset.privacy.events import Event
-from veilset.privacy.ledger import Ledger
-from veilset.privacy.vault import PublicFacts
-from veilset.release.certifying import certify
-from veilset.release.format import Release
+from veilset.core.errors import VeilsetError
+from veilset.methods.base import Context, Fitted
+from veilset.pipeline.federated.agreement import Agreement, Member
+from veilset.pipeline.federated.combining import answer_problem, combined
+from veilset.pipeline.federated.questions import FederatedSession, Question
+from veilset.pipeline.federated.site import answer_message
+from veilset.pipeline.federated.state import CoordinatorState
+from veilset.privacy.vault import Public
+from veilset.release.statements import is_signed, message_of
 
-_JOINT_WARNING = (
-    "The events were reported by {count} sites; each holds its own ledger and certificate. A unit whose records lie at "
-    "several sites is protected by the sum of their epsilons, not by the largest."
-)
+_FAREWELLS, _FAREWELL_SECONDS = 10, 60.0  # how often a site is asked to sign what it spent, and how long it may take
+_LATEST = 3  # rounds by which the answer to a step may be late and still count
+_MOST_AT_ONCE = 64  # results in one message ...
+_MOST_NUMBERS = 1 << 20  # ... and numbers in them, unless one result alone has more
 
 
-@dataclass(frozen=True, kw_only=True)
-class Member:
-    """A site as it introduced itself."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Letter:
+    """What a site said. Every word of it may be false, but for the name, which its key has proved."""
 
-    name: str
-    units: int
-    unit: str
-    critics: int
-    epsilon: float
-    delta: float
-    event: Event
-    seconds: float = 0.0  # until its first answer, the longest of its schedule
+    site: str
+    facts: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
 
-    @classmethod
-    def from_reply(cls, reply: Mapping[str, Any]) -> "Member":
-        """Read a site's reply to the invitation; what is missing or mistyped raises."""
-        try:
-            return cls(
-                name=str(reply["name"]),
-                units=int(reply["units"]),
-                unit=str(reply["unit"]),
-                critics=int(reply["critics"]),
-                epsilon=float(reply["epsilon"]),
-                delta=float(reply["delta"]),
-                event=Event.from_json(reply["event"]),
-                seconds=float(reply.get("seconds", 0.0)),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"A site's reply is not of the form expected: {type(error).__name__} {error}.") from error
+
+class Wire(Protocol):
+    """How letters travel: Flower's messages, or a call within one process."""
+
+    def present(self) -> set[str]:
+        """Sites that are connected and have proved who they are."""
+
+    def send(self, site: str, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Send without waiting."""
+
+    def receive(self) -> list[Letter]:
+        """What came since; waits a moment where nothing did."""
 
 
 class Coordinator:
     """One federation, as the server sees it.
 
     Args:
-        settings: of the method sanitized_gan.
-        shape: height, width and channels of all sites' images.
-        class_names: in the order of the labels.
+        agreement: of all sites.
+        state: its folder.
+        wire: to the sites.
+        report: hears of every round and of sites that lose their place.
+        clock: seconds that only grow.
     """
 
     def __init__(
         self,
-        settings: Mapping[str, str],
+        agreement: Agreement,
+        state: CoordinatorState,
+        wire: Wire,
         *,
-        shape: tuple[int, int, int],
-        class_names: tuple[str, ...],
-        seed: int = 0,
+        report: Callable[[dict[str, Any]], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # The number of units is that of all sites together, and known once they have joined.
-        self.facts = PublicFacts(units=1, unit="record", shape=shape, class_names=class_names)
-        self.job = Job(method="sanitized_gan", epsilon=1.0, settings=settings, seed=seed)
-        method = method_of(self.job)
-        assert isinstance(method, SanitizedGan)
-        self.method = method
-        self.rounds = Rounds(method.settings, self.facts, Context(seed=seed))
-        self.members: dict[int, Member] = {}
-        self._warm: set[int] = set()
+        self.agreement, self.state, self._wire, self._report, self._clock = agreement, state, wire, report, clock
+        self.plan = agreement.plan()
+        self.rounds = sum(event.count for event in self.plan.events)
+        self._number = 0
+        self._first_asked: int | None = None
+        self._taken: dict[str, int] = {}  # how many results each site has
+        self._asked: set[str] = set()  # who owes a reply
+        self._late: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._probes: dict[int, Tensor] = {}  # of the last rounds, for late answers
+        self.bytes_sent: dict[str, int] = {}
+        self.bytes_received: dict[str, int] = {}
 
     @property
-    def steps(self) -> int:
-        """Steps that the generator makes."""
-        return self.method.settings.steps
+    def rounds_closed(self) -> int:
+        """How many rounds have a result."""
+        return self._number
 
-    @property
-    def steps_done(self) -> int:
-        """Steps that it has made."""
-        return self.rounds.training.step
+    def fit(self, public: Public | None, context: Context) -> Fitted:
+        """Run the method on all sites; rounds that an earlier server closed are followed again without asking."""
+        session = FederatedSession(self.agreement.facts, self.plan, self)
+        return self.agreement.method_of().fit(self.plan, session, public, context)
 
-    def invitation(self) -> dict[str, Any]:
-        """What a site needs to draw its plan."""
-        return {
-            "settings": {name: str(value) for name, value in self.method.settings.plain().items()},
-            "seed": self.job.seed,
-            "shape": list(self.facts.shape),
-            "class_names": list(self.facts.class_names),
-        }
+    def result(self, question: Question) -> Tensor:
+        """What the sites say together, from disk where the round is closed; after the last round they may go."""
+        number = self._number
+        self._probes[number] = question.probe
+        self._probes.pop(number - _LATEST - 1, None)
+        found = self.state.result(number)
+        if found is None:
+            found = self._settled(number, question)
+        self._number += 1
+        if self._number == self.rounds:
+            self._part()
+        return found
 
-    def welcome(self, node: int, reply: Mapping[str, Any]) -> Member:
-        """Take in a site. One that comes back has lost its critics, which warm up again."""
-        member = Member.from_reply(reply)
-        units = {other.unit for other in self.members.values()} | {member.unit}
-        if len(units) > 1:
-            raise InputError(f"{member.name} protects each {member.unit}, other sites another unit. Agree on one.")
-        if any(other.name == member.name for place, other in self.members.items() if place != node):
-            raise InputError(f"There are two sites called {member.name}. Give each a name of its own.")
-        self.members[node] = member
-        self._warm.discard(node)
-        return member
+    def _settled(self, number: int, question: Question) -> Tensor:
+        """Ask until the rule says that it is enough, then close the round."""
+        rule = self.agreement.rule
+        self._first_asked = number if self._first_asked is None else self._first_asked
+        limit = rule.step_seconds if question.is_step else rule.sum_seconds
+        answers = {name: found for name, found in self.state.answers(number).items() if name not in self._banned}
+        began = heard = self._clock()
+        while True:
+            self._ask(number, answers)
+            for letter in self._wire.receive():
+                if self._take(letter, number, question, answers):
+                    heard = self._clock()
+            waiting = self._waited_for(number, question) - _sites_in(answers)
+            enough = len(_sites_in(answers)) >= rule.min_sites
+            if enough and (not waiting or self._clock() - began > limit):
+                break
+            self._require_hope(number, answers, self._clock() - heard)
+        self._late |= waiting
+        pairs = [(self.agreement.member(name.partition("@")[0]), found) for name, found in sorted(answers.items())]
+        found = combined(self.agreement, pairs)
+        self.state.close(number, found, dict.fromkeys(answers, 1))
+        self._report({"round": number + 1, "rounds": self.rounds, "sites": sorted(_sites_in(answers))})
+        return found
 
-    def queries(self, nodes: list[int]) -> dict[int, Mapping[str, Tensor]]:
-        """What each site is asked at this step: the same points, and more batches where critics are new."""
-        warm = self.rounds.query(warm=True)
-        cold = warm if all(node in self._warm for node in nodes) else self.rounds.query(warm=False)
-        return {node: warm if node in self._warm else cold for node in nodes}
+    def _waited_for(self, number: int, question: Question) -> set[str]:
+        """Whom the rule waits for: all for a sum and for the first round after a start, else those who keep up."""
+        able = {member.name for member in self.agreement.members} - set(self._banned) - set(self._refused)
+        if not question.is_step or number == self._first_asked:
+            return able
+        return (able & self._wire.present()) - self._late
 
-    def take(self, answers: Mapping[int, Tensor]) -> None:
-        """Move the generator along the mean of what the sites answered."""
-        shape = self.rounds.shape
-        for node, answer in answers.items():
-            if tuple(answer.shape) != shape or not bool(torch.isfinite(answer).all()):
-                raise VeilsetError(f"{self.members[node].name} sent an answer that is not of the shape {shape}.")
-        total = torch.stack([answer.double() for answer in answers.values()]).sum(dim=0)
-        self.rounds.follow(total, sum(self.members[node].critics for node in answers))
-        self._warm |= set(answers)
-
-    def release(self, samples: int, workspace: Path) -> Release:
-        """The release, with the joint certificate."""
-        members = [self.members[node] for node in sorted(self.members)]
-        if not members:
-            raise VeilsetError("No site joined, so there is nothing to release.")
-        unit = members[0].unit
-        facts = dataclasses.replace(
-            self.facts, units=sum(member.units for member in members), unit="group" if unit == "group" else "record"
-        )
-        events = tuple(
-            dataclasses.replace(member.event, partition="sites", shard=shard) for shard, member in enumerate(members)
-        )
-        budget = _joint_budget(members, events, facts.units)
-        plan = MethodPlan(budget=budget, events=events, settings=self.method.settings)
-        header = header_of(self.job, facts, plan, self.method.inputs())
-        sites = [{"name": member.name, "units": member.units, "critics": member.critics} for member in members]
-        ledger = Ledger.create(workspace / "joint.jsonl", {"run": "federation", **header, "sites": sites})
-        try:
-            for event in events:
-                ledger.spend(event)
-            fitted = self.rounds.finish(facts)
-            drawn = fitted.sample(samples, self.job.seed)
-            certificate = certify(
-                ledger.lines,
-                facts,
-                budget.delta,
-                self.job.method,
-                header["settings"],
-                samples=samples,
-                seed=self.job.seed,
-                budget=budget,
-                warnings=[_JOINT_WARNING.format(count=len(members)), *fitted.warnings()],
+    def _require_hope(self, number: int, answers: Mapping[str, Tensor], silent: float) -> None:
+        """Stop, with everything kept, where the round cannot be closed."""
+        rule, lost = self.agreement.rule, {**self._banned, **self._refused}
+        left = len(self.agreement.members) - len(lost)
+        words = " ".join(f"{name}: {why}." for name, why in sorted(lost.items()))
+        here = f"at round {number + 1} of {self.rounds}"
+        if left < rule.min_sites:
+            raise VeilsetError(
+                f"Only {left} sites are left {here}, and the agreement needs {rule.min_sites}. {words} Nothing is "
+                "lost: start the server again once enough sites can answer."
             )
-        finally:
-            ledger.close()
-        models = {name: (model.weights, model.description) for name, model in fitted.models().items()}
-        return Release(
-            images=drawn.images,
-            labels=drawn.labels,
-            soft_labels=drawn.soft_labels,
-            models=models,
-            certificate=certificate,
-        )
+        if silent > rule.patience:
+            raise VeilsetError(
+                f"{len(_sites_in(answers))} of at least {rule.min_sites} sites have answered {here}, and none did for "
+                f"{rule.patience:.0f} seconds. {words} Nothing is lost: start the server again to go on."
+            )
+
+    def _ask(self, number: int, answers: Mapping[str, Tensor]) -> None:
+        """Send each site that owes nothing the results that it lacks, and the question once it has them all."""
+        present = self._wire.present()
+        self._asked &= present
+        self._taken = {name: taken for name, taken in self._taken.items() if name in present}
+        for name in sorted(present - self._asked - set(self._banned) - set(self._refused) - set(answers)):
+            first, total = self._taken.get(name, 0), 0
+            tensors: dict[str, Tensor] = {}
+            while first + len(tensors) < number and len(tensors) < _MOST_AT_ONCE and total < _MOST_NUMBERS:
+                found = self.state.result(first + len(tensors))
+                assert found is not None
+                tensors[str(len(tensors))] = found
+                total += found.numel()
+            is_up = first + len(tensors) == number
+            self._send(name, {"first": first, "ask": number if is_up else None}, tensors)
+
+    def _send(self, name: str, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self._asked.add(name)
+        self.bytes_sent[name] = self.bytes_sent.get(name, 0) + _weight(tensors)
+        self._wire.send(name, facts, tensors)
+
+    def _take(self, letter: Letter, number: int, question: Question, answers: dict[str, Tensor]) -> bool:
+        """Read a letter; True where an answer came of it. A bad answer costs its sender the place, and not the run."""
+        name = letter.site
+        if name in self._banned:
+            return False
+        if "malformed" in letter.facts:
+            return self._ban(name, "its message is not of the form expected")
+        if "agreement" in letter.facts:  # it has just introduced itself, perhaps after its custodian mended something
+            self._refused.pop(name, None)
+        self._asked.discard(name)
+        self._late.discard(name)  # it is back, and waited for from now on
+        self.bytes_received[name] = self.bytes_received.get(name, 0) + _weight(letter.tensors)
+        taken = letter.facts.get("taken")
+        if type(taken) is int and 0 <= taken <= number:
+            self._taken[name] = taken
+        if "refused" in letter.facts:
+            self._refused[name] = str(letter.facts["refused"])[:200]
+            self._report({"refused": name, "why": self._refused[name]})
+            return False
+        if "answer" not in letter.tensors:
+            return False
+        asked = letter.facts.get("round")
+        place = name if asked == number else f"{name}@{asked}"
+        if type(asked) is not int or not self._may_count(place, asked, number, question) or place in answers:
+            return False  # a duplicate, a replay, or too late: nothing is lost by leaving it out
+        member, answer = self.agreement.member(name), letter.tensors["answer"]
+        problem = self._problem(member, asked, question, answer, letter)
+        if problem:
+            return self._ban(name, problem)
+        self.state.keep_answer(number, place, answer)
+        answers[place] = answer
+        return True
+
+    def _ban(self, name: str, why: str) -> bool:
+        self.state.ban(name, why)
+        self._report({"banned": name, "why": why})
+        return False
+
+    def _problem(self, member: Member, asked: int, question: Question, answer: Tensor, letter: Letter) -> str:
+        message = answer_message(self.agreement.sha256, member.name, asked, answer)
+        if not is_signed(message, letter.facts.get("signature"), member.key):
+            return "its answer is not signed with its key"
+        then = replace(question, probe=self._probes[asked])
+        return answer_problem(self.agreement, member, then, answer, letter.tensors.get("probe", torch.zeros(0)))
+
+    def _may_count(self, place: str, asked: int, number: int, question: Question) -> bool:
+        """Whether an answer belongs to this round: it was asked here, or it is late and may still be used.
+
+        An answer counts once, in one round.
+        """
+        if asked == number:
+            return True
+        first = number - self._step_of(number, question)
+        if not question.takes_late or not max(first, number - _LATEST) <= asked < number:
+            return False
+        name = place.partition("@")[0]
+        counted = [self.state.counted(earlier) for earlier in range(asked, number)]
+        return name not in counted[0] and not any(place in found for found in counted)
+
+    def _step_of(self, number: int, question: Question) -> int:
+        """How many rounds of the same event came before this one, in a row."""
+        done = 0
+        for event in self.plan.events:
+            if event == question.event and number < done + event.count:
+                return number - done
+            done += event.count
+        return 0
+
+    def _part(self) -> None:
+        """Let the sites go: each signs what it spent. Who is not there has signed nothing, which the release says."""
+        missing = {member.name for member in self.agreement.members} - set(self.state.statements())
+        missing -= set(self._refused)
+        awaited: set[str] = set()
+        tries: Counter[str] = Counter()
+        began, waits = self._clock(), self.agreement.rule.step_seconds
+        while missing:
+            present = self._wire.present()
+            awaited &= present
+            for name in sorted((missing & present) - awaited):
+                if tries[name] < _FAREWELLS:
+                    tries[name] += 1
+                    awaited.add(name)
+                    self._send(name, {"farewell": True}, {})
+            for letter in self._wire.receive():
+                if "answer" not in letter.tensors:  # a late answer is no reply to a farewell
+                    awaited.discard(letter.site)  # whatever else it said, it is told again
+                if self._keep_statement(letter):
+                    missing.discard(letter.site)
+            taken = self._clock() - began
+            if taken > max(waits, _FAREWELL_SECONDS) or (taken > waits and not awaited):
+                break
+
+    def _keep_statement(self, letter: Letter) -> bool:
+        statement, signature = letter.facts.get("statement"), letter.facts.get("signature")
+        member = self.agreement.member(letter.site)
+        if not isinstance(statement, dict) or not is_signed(message_of(statement), signature, member.key):
+            return False
+        self.state.keep_statement(letter.site, {"statement": statement, "signature": signature})
+        return True
+
+    @property
+    def _banned(self) -> dict[str, str]:
+        return self.state.banned
 
 
-def _joint_budget(members: Sequence[Member], events: Sequence[Event], units: int) -> Budget:
-    """The largest epsilon at the largest delta of the sites; at a smaller delta where that one is not below 1/units."""
-    delta = max(member.delta for member in members)
-    if delta * units < 1:
-        return Budget(max(member.epsilon for member in members), delta)
-    delta = default_delta(units)
-    return Budget(epsilon_of(events, delta), delta)
+def _sites_in(answers: Mapping[str, Tensor]) -> set[str]:
+    """Who answered: a late answer is kept under the site's name and its round."""
+    return {name.partition("@")[0] for name in answers}
+
+
+def _weight(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -1,4 +1,4 @@
-"""What travels between server and sites: plain facts and tensors, in Flower's messages, of three kinds.
+"""What travels between server and sites: plain facts and tensors, in Flower's messages.
 
 Flower's telemetry is turned off here, before Flower is imported.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from veilset.core.errors import InputError
 
-INVITATION, QUESTION, FAREWELL = "query.join", "query.ask", "query.done"
+LETTER = "query.letter"
 POLL_SECONDS = 0.05
 
 
@@ -38,11 +38,3 @@ def unpack(content: RecordDict) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return plain, {name: torch.from_numpy(np.array(array.numpy())) for name, array in arrays.items()}
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"A message is not of the form expected: {type(error).__name__} {error}.") from error
-
-
-def bytes_of(content: RecordDict) -> int:
-    """What a message weighs on the wire, but for its envelope."""
-    facts, arrays = content["facts"], content["tensors"]
-    assert isinstance(facts, ConfigRecord)
-    assert isinstance(arrays, ArrayRecord)
-    return len(str(facts["json"])) + sum(len(array.data) for array in arrays.values())

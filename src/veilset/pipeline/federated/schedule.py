@@ -1,9 +1,9 @@
 """When answers leave a site: on a public schedule, so that reply times say nothing about its records.
 
-Before a site accepts an invitation it rehearses: it answers a few questions on random images of the declared number,
-shape and classes, and takes the time. A real answer then waits for the end of its slot, which is a multiple of that
-time; one that takes longer waits for the end of the next slot. What a server can still see: that an answer took more
-than a slot (docs/sharp_edges.md).
+Before the first answer to a sum or a training, a site rehearses: it computes the same on random images of the declared
+number, shape and classes, and takes the time. A real answer then waits for the end of its slot, which is a multiple of
+that time; one that takes longer waits for the end of the next slot. What a server can still see: that an answer took
+more than a slot (docs/explanation/sharp_edges.md).
 """
 
 import hashlib
@@ -19,11 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilset.core.records import Images, Labels, Rows
-from veilset.methods.base import Context
-from veilset.methods.sanitized_gan.config import SanitizedGanPlan
-from veilset.methods.sanitized_gan.method import open_critics
-from veilset.methods.sanitized_gan.rounds import Rounds
-from veilset.pipeline.federated.proposal import Questions
+from veilset.pipeline.federated.questions import Question
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Ledger
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
@@ -35,37 +33,34 @@ _TENTH = 0.1  # slots are whole tenths of a second
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """Seconds on random images: to read all records once, and to answer a warm question."""
+    """Seconds on random images: of the first answer, for which all records may be read, and of those that follow."""
 
-    reading: float
-    answer: float
+    first: float
+    next: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The slots of one plan, all of them public.
+    """The slots of one site, all of them public.
 
     Args:
-        warm: seconds from a warm question to its answer.
-        cold: the same for a question that lets critics warm up.
-        reading: added for the first answer, before which all records are read once.
+        facts: what the site declares.
+        seed: of the agreement.
+        answer_every: seconds from each question to its answer, where the custodian names them.
     """
 
-    warm: float
-    cold: float
-    reading: float
+    def __init__(self, facts: PublicFacts, seed: int, answer_every: float | None = None) -> None:
+        self._facts, self._seed, self._answer_every = facts, seed, answer_every
+        self._found: dict[str, Rehearsal] = {}
 
-    @classmethod
-    def of(cls, rehearsal: Rehearsal, questions: Questions, answer_every: float | None) -> "Schedule":
-        """The slots after a rehearsal; `answer_every`, where the custodian names it, replaces that of a warm one."""
-        warm = _rounded_up(_SAFETY * rehearsal.answer) if answer_every is None else answer_every
-        longer = math.ceil((questions.updates + questions.warmup) / questions.updates)
-        return cls(warm=warm, cold=longer * warm, reading=_rounded_up(_SAFETY * rehearsal.reading))
-
-    @property
-    def longest(self) -> float:
-        """Seconds that a server has to wait for the first answer."""
-        return self.cold + self.reading
+    def slot(self, question: Question, event: Event) -> float:
+        """Seconds from a question to its answer; the first time, after a rehearsal."""
+        if self._answer_every is not None:
+            return self._answer_every
+        known = self._found.get(event.label)
+        if known is None:
+            self._found[event.label] = known = rehearse(question, event, self._facts, self._seed)
+            return _rounded_up(_SAFETY * known.first)
+        return _rounded_up(_SAFETY * known.next)
 
 
 class Clock:
@@ -87,24 +82,24 @@ class Clock:
             self._sleep(max(0.0, began + slots * seconds - self._now()))
 
 
-def rehearse(plan: SanitizedGanPlan, facts: PublicFacts, questions: Questions, seed: int) -> Rehearsal:
-    """Answer two questions on random images, as the plan would; nothing private is read and nothing is spent."""
+def rehearse(question: Question, event: Event, facts: PublicFacts, seed: int) -> Rehearsal:
+    """Answer a question on random images, twice where it is one of many; nothing private is read, nothing is spent."""
+    times = min(2, event.count)
+    paid = replace(event, count=times)
     vault = Vault(_RandomRecords(facts))
-    twice = (replace(plan.answers[0], count=2),)
-    short = replace(plan, events=twice, answers=twice)
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.create(Path(folder) / "ledger.jsonl", {"run": "rehearsal", "seed": seed})
         try:
-            session = Session(vault, short, ledger, NoiseSource())
-            critics = open_critics(short, session, Rounds(plan.settings, facts, Context(seed=seed)))
+            plan = Plan(budget=Budget(1.0, 0.1 / facts.units), events=(paid,))
+            session = Session(vault, plan, ledger, NoiseSource())
             seconds = []
-            for _ in range(2):
+            for _ in range(times):
                 began = time.perf_counter()
-                critics.step(questions.random())
+                question.answer(session, paid)
                 seconds.append(time.perf_counter() - began)
         finally:
             ledger.close()
-    return Rehearsal(reading=max(0.0, seconds[0] - seconds[1]), answer=seconds[1])
+    return Rehearsal(first=seconds[0], next=seconds[-1])
 
 
 class _RandomRecords:

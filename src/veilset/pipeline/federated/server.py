@@ -1,126 +1,156 @@
-"""A SuperLink of our own: started, given its sites and its run, and stopped with everything that it started."""
+"""The server of a federation: its folder, its port, its rounds and the release. It holds nothing private.
 
-import errno
-import json
-import os
-import re
-import signal
+The folder is what `admit` wrote: the agreement, the invitations, and the server's own keys unless an organisation has
+its own. What the coordinator needs to go on after a kill lies there as well (`state.py`), so starting the same command
+again is all there is to resuming.
+"""
+
+import fcntl
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from veilset.core.errors import InputError, VeilsetError
-from veilset.core.files import write_whole
-from veilset.pipeline.federated.keys import AUTHORITY, CERTIFICATE, KEY
+from veilset.core.errors import InputError
+from veilset.core.files import require_absent, write_whole
+from veilset.methods.base import Context
+from veilset.pipeline.federated.admission import Invitation, Request, host_and_port, versions
+from veilset.pipeline.federated.agreement import Agreement, Rule, agree
+from veilset.pipeline.federated.coordinator import Coordinator
+from veilset.pipeline.federated.joint import release_of
+from veilset.pipeline.federated.keys import AUTHORITY, CERTIFICATE, KEY, hosts_of, write_authority, write_certificate
+from veilset.pipeline.federated.site import hash_of_public
+from veilset.pipeline.federated.state import CoordinatorState
+from veilset.pipeline.job import Job
+from veilset.privacy.vault import Public
 
-_START_SECONDS = 90.0
-_PROJECT = """\
-[project]
-name = "veilset-federation"
-version = "1.0.0"
-description = "Names the server's code, which is installed; sites run their own."
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "veilset"
-
-[tool.flwr.app.components]
-serverapp = "veilset_federation:app"
-clientapp = "veilset_federation:none"
-
-[tool.flwr.app.config]
-job = ""
-"""
-# Flower looks for assignments.
-_MODULE = """\
-from veilset.pipeline.federated import rounds
-
-app = rounds.server_app
-none = rounds.no_client
-"""
+AGREEMENT, KEYS, INVITATIONS, STATE = "agreement.json", "keys", "invitations", "state"
 
 
-def run_server(
-    job: Mapping[str, Any],
-    *,
-    workspace: Path,
-    keys: Path,
-    sites: Sequence[Path],
-    address: str,
-    report: Callable[[Mapping[str, Any]], None],
-) -> dict[str, Any]:
-    """Serve one federation until its release is written: the bytes of a step, and how many sites took part.
-
-    Args:
-        job: settings, shape, class_names, seed, min_sites, patience, round_seconds, samples and out.
-        workspace: for logs and the run's own files; it must be new.
-        keys: folder with the authority's and the server's files (`keys.py`).
-        sites: public keys of the sites that may connect.
-        address: host and port to listen on.
-        report: hears of every step.
-    """
-    if not sites:
-        raise InputError("Expected the public key of at least one site.")
-    workspace.mkdir(parents=True, exist_ok=True)
-    job_file = (workspace / "job.json").resolve()
-    write_whole(job_file, json.dumps(dict(job)).encode())
-    with superlink(workspace, keys, address) as (process, environment):
-        for site in sites:
-            _flwr(["supernode", "register", str(site.resolve()), "veilset"], environment)
-        _flwr(["run", str(workspace / "app"), "veilset", "--run-config", f'job="{job_file}"'], environment)
-        return _follow(workspace / "status.json", process, report)
-
-
-@contextmanager
-def superlink(workspace: Path, keys: Path, address: str) -> Iterator[tuple["subprocess.Popen[bytes]", dict[str, str]]]:
-    """A running SuperLink and the environment in which `flwr` finds it; it is stopped when the block ends."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise InputError(f"Expected --address HOST:PORT, got {address!r}.")
-    _refuse_taken(host, int(port))
-    for name in (AUTHORITY, CERTIFICATE, KEY):
-        if not (keys / name).is_file():
-            raise InputError(f"{keys / name} is missing. Write keys with: veilset federate keys {keys}")
-    app, home = workspace / "app", workspace / "flower"
-    for folder in (app, home):
-        folder.mkdir(exist_ok=True)
-    (app / "pyproject.toml").write_text(_PROJECT, encoding="utf-8")
-    (app / "veilset_federation.py").write_text(_MODULE, encoding="utf-8")
-    (home / "config.toml").write_text(
-        '[superlink]\ndefault = "veilset"\n\n[superlink.veilset]\n'
-        f'address = "{address}"\nroot-certificates = "{(keys / AUTHORITY).resolve()}"\n',
-        encoding="utf-8",
+def draw_agreement(requests: Sequence[Request], job: Job, rule: Rule, public: Public | None) -> Agreement:
+    """One agreement for all these sites; sites that do not fit together raise."""
+    if not requests:
+        raise InputError("Expected the request of at least one site.")
+    first = requests[0]
+    for other in requests[1:]:
+        for name in ("unit", "shape", "class_names"):
+            if getattr(other, name) != getattr(first, name):
+                raise InputError(
+                    f"{first.name} declares {name} {getattr(first, name)} and {other.name} {getattr(other, name)}. "
+                    "All sites need the same."
+                )
+    draft = Agreement(
+        method=job.method,
+        preset=job.preset,
+        settings=dict(job.settings),
+        seed=job.seed,
+        samples=job.samples,
+        shape=first.shape,
+        class_names=first.class_names,
+        unit=first.unit,
+        public=None if public is None else hash_of_public(public),
+        epsilon=1.0,
+        delta=0.1,
+        members=tuple(request.member for request in requests),
+        rule=rule,
+        versions=versions(),
     )
-    environment = os.environ | {
-        "FLWR_HOME": str(home.resolve()),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-    }
-    command = ["flower-superlink", "--host", host, "--port", port, "--enable-supernode-auth"]
-    command += ["--disable-runtime-dependency-installation", "--ssl-ca-certfile", str(keys / AUTHORITY)]
-    command += ["--ssl-certfile", str(keys / CERTIFICATE), "--ssl-keyfile", str(keys / KEY)]
-    with (workspace / "superlink.log").open("wb") as log:
-        try:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-        except FileNotFoundError:
-            raise InputError("Flower is not installed. Install it with: pip install 'veilset[federated]'") from None
-        try:
-            _wait_for(host, int(port), process, workspace)
-            yield process, environment
-        finally:
-            # It leads a session of its own, so that what it started ends with it.
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+    return agree(draft)
+
+
+def write_federation(
+    folder: Path, agreement: Agreement, *, address: str, hosts: Sequence[str] = (), authority: bytes | None = None
+) -> None:
+    """Write the server's folder: agreement, invitations, and keys unless `authority` vouches for the server already."""
+    require_absent(folder)
+    host, _ = host_and_port(address, "--address")
+    folder.mkdir(parents=True)
+    if authority is None:
+        write_authority(folder / KEYS)
+        write_certificate(folder / KEYS, [host, *hosts])
+        authority = (folder / KEYS / AUTHORITY).read_bytes()
+    write_whole(folder / AGREEMENT, agreement.to_bytes())
+    write_invitations(folder, address, authority)
+
+
+def write_invitations(folder: Path, address: str, authority: bytes) -> list[Path]:
+    """An invitation for each site of the folder's agreement."""
+    agreement = read_agreement(folder)
+    try:
+        vouched = authority.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise InputError("The authority's certificate is not in PEM.") from error
+    places = []
+    for member in agreement.members:
+        invitation = Invitation(site=member.name, address=address, authority=vouched, agreement=agreement)
+        places.append(folder / INVITATIONS / f"{member.name}.json")
+        write_whole(places[-1], invitation.to_bytes())
+    return places
+
+
+def renew(folder: Path, hosts: Sequence[str] = ()) -> str:
+    """A new certificate of the server from the federation's own authority; sites need nothing new."""
+    read_agreement(folder)
+    known = hosts_of(folder / KEYS) if (folder / KEYS / CERTIFICATE).exists() else []
+    return write_certificate(folder / KEYS, [*known, *hosts]).isoformat()
+
+
+def revoke(folder: Path, site: str, why: str) -> None:
+    """Take a site's place away: its key opens nothing more, and a server that runs takes no more answers from it."""
+    agreement = read_agreement(folder)
+    CoordinatorState(folder / STATE, agreement).ban(agreement.member(site).name, why)
+
+
+def read_agreement(folder: Path) -> Agreement:
+    """The agreement of a server's folder."""
+    path = folder / AGREEMENT
+    if not path.is_file():
+        raise InputError(f"There is no {path}. Admit sites first: veilset federate admit REQUESTS --out {folder}")
+    return Agreement.from_bytes(path.read_bytes())
+
+
+def serve(
+    folder: Path,
+    out: Path,
+    *,
+    bind: str,
+    report: Callable[[Mapping[str, Any]], None],
+    public: Public | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Serve the folder's federation until its release is at `out`; bytes sent and received, and who took part."""
+    from veilset.pipeline.federated.link import Link, app_of, listening
+    from veilset.pipeline.federated.wire import FlowerWire
+
+    agreement = read_agreement(folder)
+    found = None if public is None else hash_of_public(public)
+    if found != agreement.public:
+        about = "no public images" if agreement.public is None else "other public images"
+        raise InputError(f"The agreement is about {about}. Pass the same --public as when the sites were admitted.")
+    require_absent(out)
+    with _alone(folder / STATE):
+        state = CoordinatorState(folder / STATE, agreement)
+        link = Link(agreement)
+        wire = FlowerWire(link, agreement)
+        coordinator = Coordinator(agreement, state, wire, report=report)
+
+        def health() -> dict[str, Any]:
+            return {"round": coordinator.rounds_closed, "rounds": coordinator.rounds, "connected": len(wire.met)}
+
+        keys = folder / KEYS
+        with listening(app_of(link, agreement, health), bind, certificate or keys / CERTIFICATE, key or keys / KEY):
+            report({"listening": bind, "agreement": agreement.sha256})
+            workspace = folder / STATE / "fit"
+            workspace.mkdir(exist_ok=True)
+            fitted = coordinator.fit(public, Context(seed=agreement.seed, device=device, workspace=workspace))
+        release = release_of(agreement, state, fitted, coordinator.rounds, folder / STATE)
+        release.save(out)
+        sent, received = wire.traffic()
+        sites = [site["name"] for site in release.certificate.header["sites"]]
+        return {"bytes_sent": sent, "bytes_received": received, "sites": sites, "epsilon": release.certificate.epsilon}
 
 
 def free_port() -> int:
@@ -131,58 +161,13 @@ def free_port() -> int:
         return port
 
 
-def _refuse_taken(host: str, port: int) -> None:
-    """Refuse an address that cannot be listened on; Flower would speak to whoever is there."""
-    try:
-        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
-    except OSError as error:
-        reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-        raise InputError(f"Cannot listen on {host}:{port}: {reason}. Pass another --address.") from error
-
-
-def _wait_for(host: str, port: int, process: "subprocess.Popen[bytes]", workspace: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
-        with socket.socket() as probe:
-            probe.settimeout(1.0)
-            if probe.connect_ex((host, port)) == 0:
-                return
-        time.sleep(0.2)
-    log = (workspace / "superlink.log").read_text(encoding="utf-8", errors="replace")
-    raise VeilsetError(f"The SuperLink did not start on {host}:{port}. Its last words: {log[-300:]}")
-
-
-def _flwr(arguments: list[str], environment: Mapping[str, str]) -> None:
-    ended = subprocess.run(["flwr", *arguments], env=dict(environment), capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise VeilsetError(f"`flwr {arguments[0]}` failed: {_words(ended.stdout + ended.stderr)[-500:]}")
-
-
-def _words(text: str) -> str:
-    """Without the frames that Flower draws around its messages."""
-    return " ".join(re.sub(r"[^\x20-\x7e]", " ", text).split())
-
-
-def _follow(
-    status: Path, process: "subprocess.Popen[bytes]", report: Callable[[Mapping[str, Any]], None]
-) -> dict[str, Any]:
-    """Wait for the run to end, and tell of its steps."""
-    seen: dict[str, Any] = {}
-    while True:
-        if process.poll() is not None:
-            raise VeilsetError("The SuperLink has stopped. Its log is in the workspace.")
-        found = json.loads(status.read_bytes()) if status.exists() else {}
-        if "failed" in found:
-            raise VeilsetError(str(found["failed"]))
-        if "done" in found:
-            done: dict[str, Any] = found["done"]
-            return done
-        if found and found != seen:
-            seen = found
-            report(found)
-        time.sleep(0.2)
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One server for one folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(f"Another server is at work in {folder}. Stop that one first.") from error
+        yield

@@ -11,36 +11,24 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from veilset.core.errors import BudgetError, InputError
-from veilset.pipeline.federated.parts import declared_units
-from veilset.pipeline.job import Job, budget_of, method_of
+from veilset.pipeline.federated.agreement import PARTITION, Agreement, joint_events
 from veilset.privacy.account import Account
+from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.vault import PublicFacts, Vault
-
-PARTITION = "sites"
+from veilset.privacy.vault import Vault
 
 
-def site_facts(whole: PublicFacts, number: int, sites: int) -> PublicFacts:
-    """What site `number` of 1..`sites` declares: its even share of the units."""
-    return replace(whole, units=declared_units(whole.units, number, sites))
+def plan_simulation(agreement: Agreement) -> Plan:
+    """The plans of all sites as shards of one partition."""
+    budget = Budget(max(member.epsilon for member in agreement.members), agreement.members[0].delta)
+    return Plan(budget=budget, events=joint_events(agreement, agreement.members))
 
 
-def plan_simulation(job: Job, whole: PublicFacts, sites: int) -> Plan:
-    """The plans of all sites as shards of one partition, at the delta of the whole dataset."""
-    budget = budget_of(job, whole)
-    method = method_of(job)
-    events = [
-        _shard(event, number - 1)
-        for number in range(1, sites + 1)
-        for event in method.plan(site_facts(whole, number, sites), budget).events
-    ]
-    return Plan(budget=budget, events=tuple(events))
-
-
-def reserve_simulation(account: Account, job: Job, plan: Plan, whole: Vault) -> str:
+def reserve_simulation(account: Account, agreement: Agreement, whole: Vault) -> str:
     """Reserve the whole simulation on the dataset's account; the run's name, by which sites find it."""
     run = uuid.uuid4().hex
-    account.reserve(run, job.method, plan, unit=whole.facts.unit, fingerprint=whole.fingerprint())
+    plan = plan_simulation(agreement)
+    account.reserve(run, agreement.method, plan, unit=whole.facts.unit, fingerprint=whole.fingerprint())
     return run
 
 

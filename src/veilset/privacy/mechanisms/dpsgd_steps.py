@@ -9,18 +9,17 @@ follows from the noisy sums (weights, state of an optimizer) may be kept at the 
 from there without the steps that it leased and lost.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
-from veilset.core.errors import BudgetError, InputError, VeilsetError
-from veilset.core.progress import SILENT, Progress
+from veilset.core.errors import BudgetError, InputError
+from veilset.core.progress import SILENT
 from veilset.core.settings import require_clip_norm
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
-from veilset.privacy.mechanisms.resuming import Training
 from veilset.privacy.noise import GRID_BITS, Claim
 from veilset.privacy.processes import release_to_all
 from veilset.privacy.rows import PerImage, alone
@@ -49,42 +48,40 @@ class GradientSteps:
                 "Use a smaller batch."
             )
         self._features = None if features is None else alone(features, opened.facts)[0]
-        begun = opened.spending.pay_steps(event)
-        self.event = event
-        self.clip_norm = clip_norm
+        self._paid = opened.spending.pay_steps(event)
+        self._event, self._clip_norm = event, clip_norm
         self.lease_size = 50
-        self.steps_left = max(0, event.count - begun)
+        self._steps_left = max(0, event.count - self._paid.begun)
         self._left_in_lease = 0
         self._rows, self._spending = opened.rows, opened.spending
         self._noise, self._progress = opened.noise, opened.progress
         self._own: Units = opened.own_units
+        self._declared = opened.facts.units
         self._cache: tuple[torch.Tensor, np.ndarray] | None = None
 
-    def resume(self, training: Training) -> bool:
-        """Load the last state that an earlier part of this run kept; False where there is none."""
-        state = self.kept()
-        if state is not None:
-            training.load(state)
-        return state is not None
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse to be copied: a copy would take the same paid steps once more."""
+        raise BudgetError(f"Paid steps cannot be copied: those of {self._event.label!r} would be taken twice.")
 
-    def each(self, training: Training, progress: Progress, name: str) -> Iterator[int]:
-        """The number of every step that is still to take, counted from 0 over the whole event; the caller takes it.
+    @property
+    def event(self) -> Event:
+        """What was paid for."""
+        return self._event
 
-        The state of `training` is kept whenever a lease is used up. Steps that were leased and lost are not taken
-        again.
-        """
-        with progress.task(name, self.steps_left) as task:
-            while self.steps_left:
-                left = self.steps_left
-                yield self.event.count - left
-                taken = left - self.steps_left
-                if taken != 1:
-                    raise VeilsetError(
-                        f"Expected one step of {self.event.label!r} in each turn of its loop, got {taken}. Report this."
-                    )
-                if self.lease_used_up:
-                    self.keep(training.state())
-                task.advance()
+    @property
+    def clip_norm(self) -> float:
+        """How much a unit counts at most."""
+        return self._clip_norm
+
+    @property
+    def total(self) -> int:
+        """All steps of the event."""
+        return self._event.count
+
+    @property
+    def steps_left(self) -> int:
+        """Steps that are still to come."""
+        return self._steps_left
 
     def step(self, clipped_sum: ClippedSum, *, draws: int = 0) -> list[torch.Tensor]:
         """One noisy sum over a fresh Poisson sample, in float32. An empty sample is a batch of zero images.
@@ -95,9 +92,9 @@ class GradientSteps:
             self._left_in_lease = min(max(1, self.lease_size), self.steps_left)
             if self._left_in_lease <= 0:
                 raise BudgetError(f"All {self.event.count} steps of {self.event.label!r} are taken. No data was read.")
-            self._spending.ledger.lease(self.event, self._left_in_lease)
+            self._spending.lease(self._paid, self._left_in_lease)
         self._left_in_lease -= 1
-        self.steps_left -= 1
+        self._steps_left -= 1
         sampled, rows = poisson_rows(self._rows, self._own, self.event.sampling_rate, self._noise)
         batch = self._read(rows)
         if draws:
@@ -114,17 +111,17 @@ class GradientSteps:
         return [piece.view(part.shape).to(part.device) for piece, part in zip(pieces, sums, strict=True)]
 
     @property
-    def lease_used_up(self) -> bool:
-        """Whether the next step needs a new lease: the moment to `keep` a state."""
+    def keeps_now(self) -> bool:
+        """Whether this is the moment to `keep` a state: the next step needs a new lease."""
         return self._left_in_lease == 0
 
     def keep(self, state: Mapping[str, Any]) -> None:
         """Store what a resumed run goes on from: tensors and plain data, computed from noisy sums alone."""
-        self._spending.keep_state(self.event, state)
+        self._spending.keep_state(self._paid, state)
 
     def kept(self) -> dict[str, Any] | None:
         """The last state that an earlier part of this run kept; every process gets that of rank 0."""
-        return self._spending.kept_state(self.event)
+        return self._spending.kept_state(self._paid)
 
     def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, ...]:
         if self._features is None:
@@ -146,11 +143,12 @@ class GradientSteps:
         places[own] = np.arange(len(own))
         if not len(own):  # an empty shard looks like any other: no rows of the right width
             black = torch.zeros(1, *self._rows.records.shape, dtype=torch.uint8)
-            return features(black, torch.zeros(1, dtype=torch.int64))[:0].float(), places
+            blank = torch.zeros(1, *self._rows.records.labels.shape[1:], dtype=torch.int64)
+            return features(black, blank)[:0].float(), places
         parts = []
         # How many units a shard holds is private, and how many images groups hold: only all records show progress.
         progress = self._progress if len(own) == total == self._rows.count else SILENT
-        with progress.task(f"features for {self.event.label}", len(own)) as task:
+        with progress.task(f"features for {self.event.label}", self._declared) as task:
             for start in range(0, len(own), _READ_AT_ONCE):
                 rows = own[start : start + _READ_AT_ONCE]
                 parts.append(features(*self._from_vault(rows)).float())

@@ -10,7 +10,7 @@ it feel them: every tensor has a public shape, whatever a shard holds; its rows 
 order of their own ids; and which of them are shown is drawn from secret numbers that belong to the shard.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,12 +19,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from veilset.core.errors import BudgetError, InputError, VeilsetError
-from veilset.core.progress import Progress
 from veilset.core.records import Rows
 from veilset.core.settings import require_clip_norm
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
-from veilset.privacy.mechanisms.resuming import Training
 from veilset.privacy.mechanisms.shard_rows import ShardRows
 from veilset.privacy.noise import GridSum, NoiseSource
 from veilset.privacy.rows import PerImage, below, require_alone, rows_of
@@ -67,6 +65,9 @@ class Critics:
     results. An empty shard and an answer that is not finite count as zero.
     """
 
+    keep_every = 1
+    _begun_before = 0  # by earlier parts of the run
+
     def __init__(
         self,
         critic: Critic,
@@ -97,7 +98,8 @@ class Critics:
         self._state: State = {}
         self._rank, self._size = opened.rank, opened.size
         spendings = _spendings(self.events, critics, opened.spending)
-        self._begun = sum(own.pay_steps(event) for event, own in zip(self.events, spendings, strict=True))
+        self._paid = [own.pay_steps(event) for event, own in zip(self.events, spendings, strict=True)]
+        self._begun = self._begun_before = sum(paid.begun for paid in self._paid)
 
     @property
     def together(self) -> bool:
@@ -105,9 +107,14 @@ class Critics:
         return self.events[0].shard is None
 
     @property
+    def total(self) -> int:
+        """All steps of all events."""
+        return sum(event.count for event in self.events)
+
+    @property
     def steps_left(self) -> int:
         """Steps that are still to come."""
-        return max(0, sum(event.count for event in self.events) - self._begun)
+        return max(0, self.total - self._begun)
 
     def turn(self) -> tuple[int | None, int]:
         """The shard that is asked next, None for all, and the number of steps before."""
@@ -119,44 +126,22 @@ class Critics:
         event = self.events[shard or 0]
         if self.steps_left == 0:
             raise BudgetError(f"All {made} steps of {event.label!r} are taken. No data was read.")
-        self._spending.ledger.lease(event, 1)
+        self._spending.lease(self._paid[shard or 0], 1)
         self._begun += 1
         return self._noised(self._exact_sum(query, shard), event, self._noise)
 
-    def resume(self, training: Training) -> bool:
-        """Load the last state that an earlier part of this run kept; False where there is none."""
-        state = self.kept()
-        if state is not None:
-            training.load(state)
-        return state is not None
-
-    def each(self, training: Training, progress: Progress, name: str, *, keep_every: int) -> Iterator[int]:
-        """The number of every step that is still to take, counted from 0 over all events; the caller takes it.
-
-        The state of `training` is kept after every `keep_every` of these steps.
-        """
-        first = self._begun
-        with progress.task(name, self.steps_left) as task:
-            while self.steps_left:
-                number = self._begun
-                yield number
-                taken = self._begun - number
-                if taken != 1:
-                    label = self.events[0].label
-                    raise VeilsetError(
-                        f"Expected one step of {label!r} in each turn of its loop, got {taken}. Report this."
-                    )
-                task.advance()
-                if (self._begun - first) % keep_every == 0:
-                    self.keep(training.state())
+    @property
+    def keeps_now(self) -> bool:
+        """Whether this is the moment to `keep` a state: after every `keep_every` steps of this part of the run."""
+        return (self._begun - self._begun_before) % self.keep_every == 0
 
     def keep(self, state: Mapping[str, Any]) -> None:
         """Store what a resumed run goes on from, computed from noisy sums alone. Critics begin anew then."""
-        self._spending.keep_state(self.events[0], state)
+        self._spending.keep_state(self._paid[0], state)
 
     def kept(self) -> dict[str, Any] | None:
         """The last state that an earlier part of this run kept."""
-        return self._spending.kept_state(self.events[0])
+        return self._spending.kept_state(self._paid[0])
 
     def _noised(self, total: GridSum, event: Event, noise: NoiseSource) -> Tensor:
         """The sum as it may leave: an answer may move from one end of its ball to the other, two clip norms."""

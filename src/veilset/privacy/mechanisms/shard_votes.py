@@ -92,7 +92,9 @@ class Ensemble:
         counts = torch.zeros(queries, classes, dtype=torch.float64)
         for scores in self._answers(answer, (queries, classes)):
             counts += torch.nn.functional.one_hot(scores.argmax(dim=1), classes)
-        total = GridSum(1, queries, float(self.teachers))
+        # A power of two, so that a vote is a whole number of grid steps: cut to another grid, counts of n and n + 1
+        # could lie a step more than a vote apart.
+        total = GridSum(1, queries, 2.0 ** math.ceil(math.log2(self.teachers)))
         total.add(counts.amax(dim=1)[None], torch.zeros(1, dtype=torch.int64))
         released = total.release(self._noise, event.noise_multiplier, sensitivity=1.0, parts=queries, event=event)
         return self._spending.keep(released[0])

@@ -32,7 +32,9 @@ def noisy_sum(
     kept = opened.spending.pay(event, sampled=True)
     if kept is not None:
         return kept
-    blocks = opened.facts.classes if by_class else 1
+    spread = by_class and opened.facts.findings  # a row stands in the block of each finding: one long vector
+    blocks = opened.facts.classes if by_class and not spread else 1
+    width *= opened.facts.classes if spread else 1
     total = GridSum(blocks, width, clip_norm)
     units = poisson_sample(opened.rows, opened.own_units, event.sampling_rate, opened.noise)
     # How many units a sample or a shard holds is private, so only a full sum shows its progress.
@@ -40,10 +42,14 @@ def noisy_sum(
     with progress.task(event.label, opened.facts.units) as task, torch.no_grad():
         for members, images, labels, count in _unit_batches(opened.rows, units, batch):
             values = row_of(images, labels).double()
-            vectors, owners, places = _unit_vectors(values, members, labels if by_class else labels * 0, blocks)
+            values = _in_blocks(values, labels) if spread else values
+            places = labels if blocks > 1 else torch.zeros(len(labels), dtype=torch.int64)
+            vectors, owners, places = _unit_vectors(values, members, places, blocks)
             total.add(clipped(vectors, owners, clip_norm, numbers=blocks * width), places)
             task.advance(count * opened.size)
     released = total.release(opened.noise, event.noise_multiplier, event=event)
+    if spread:
+        released = released.reshape(opened.facts.classes, -1)
     return opened.spending.keep(released if by_class else released[0])
 
 
@@ -86,16 +92,21 @@ class Edges:
 
 def _unit_batches(rows: UnitRows, units: Units, batch: int) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
     """Whole units, as many as `batch` images hold: the place of each image's unit, images, labels, how many units."""
-    sizes = rows.starts[units + 1] - rows.starts[units]
-    ends = np.cumsum(sizes)
     start = 0
     while start < len(units):
-        done = ends[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, done + batch, side="right")))
-        members = np.repeat(np.arange(stop - start), sizes[start:stop])
-        images, labels = rows.read_units(units[start:stop])
-        yield torch.from_numpy(members), torch.from_numpy(images), torch.from_numpy(labels), stop - start
-        start = stop
+        near = units[start : start + batch]  # no more can fit: a unit has an image at least
+        sizes = rows.starts[near + 1] - rows.starts[near]
+        count = max(1, int(np.searchsorted(np.cumsum(sizes), batch, side="right")))
+        members = np.repeat(np.arange(count), sizes[:count])
+        images, labels = rows.read_units(near[:count])
+        yield torch.from_numpy(members), torch.from_numpy(images), torch.from_numpy(labels), count
+        start += count
+
+
+def _in_blocks(values: Tensor, findings: Tensor) -> Tensor:
+    """Rows (n, d) in the block of each finding that an image has, as one vector (n, F d): it is clipped as one."""
+    kept = torch.where((values.abs() < LARGEST_NUMBER).all(dim=1, keepdim=True), values, 0.0)
+    return (findings[:, :, None] * kept[:, None, :]).flatten(1)
 
 
 def _unit_vectors(values: Tensor, members: Tensor, labels: Tensor, blocks: int) -> tuple[Tensor, Tensor, Tensor]:

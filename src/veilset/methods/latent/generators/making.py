@@ -5,8 +5,9 @@ from pathlib import Path
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Records
 from veilset.methods.latent.generators.eigen import fit_eigen
-from veilset.methods.latent.generators.recipes import EigenRecipe, Recipe
-from veilset.methods.latent.generators.style import train_generator
+from veilset.methods.latent.generators.game import UNWATCHED, Game, Watch, play, require_trainable
+from veilset.methods.latent.generators.recipes import EigenRecipe, ProjectedRecipe, Recipe
+from veilset.methods.latent.generators.style import StyleGame
 from veilset.models.generators.style import LatentGenerator
 
 
@@ -17,6 +18,7 @@ def make_generator(
     seed: int = 0,
     device: str = "cpu",
     checkpoint: Path | None = None,
+    watch: Watch = UNWATCHED,
     progress: Progress = SILENT,
 ) -> LatentGenerator:
     """A generator of images like the public ones, in evaluation mode.
@@ -25,4 +27,11 @@ def make_generator(
     """
     if isinstance(recipe, EigenRecipe):
         return fit_eigen(public, mirrored=recipe.mirrored, seed=seed, device=device, progress=progress)
-    return train_generator(public, recipe, seed=seed, device=device, checkpoint=checkpoint, progress=progress)
+    height, channels = require_trainable(public)
+    if isinstance(recipe, ProjectedRecipe):
+        from veilset.methods.latent.generators.projected import ProjectedGame
+
+        game: Game = ProjectedGame(height, channels, recipe, seed=seed, device=device)
+    else:
+        game = StyleGame(height, channels, recipe, seed=seed, device=device)
+    return play(game, public, checkpoint=checkpoint, watch=watch, progress=progress)

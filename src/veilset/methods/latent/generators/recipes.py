@@ -4,7 +4,8 @@ from typing import Literal
 
 from veilset.core.settings import RATE, Auto, Settings, setting
 
-GeneratorKind = Literal["style", "eigen"]
+GeneratorKind = Literal["style", "projected", "eigen"]
+PublishedFeatures = Literal["lite0", "lite1", "lite2"]
 GeneratorPreset = Literal["fast", "default", "large"]
 
 _MOST_DIRECTIONS = 1024
@@ -31,7 +32,26 @@ class StyleRecipe(Settings):
     augmented: bool = setting(True, "Let augmentation follow the critic.")
 
 
-Recipe = EigenRecipe | StyleRecipe
+class ProjectedRecipe(Settings):
+    """Training against a critic that sees images through pretrained features."""
+
+    features: PublishedFeatures = setting("lite0", "What the critic sees through.")
+    side: int = setting(64, "Images are enlarged to at least this side for the features.", least=32, most=1024)
+    latent_size: int = setting(128, "Principal directions that training starts from.", least=1)
+    width: int = setting(16, "Maps at the finest level.", least=1)
+    critic_width: int = setting(64, "Maps of the small critics.", least=1)
+    steps: int = setting(20_000, "Of generator and critic each.", least=1)
+    batch: int = setting(16, "Images of a step.", least=2)
+    learning_rate: float = setting(0.002, "Of Adam, for the generator, whose weights are stored at unit scale.", **RATE)
+    critic_rate: float = setting(0.0005, "Of Adam, for the critic.", **RATE)
+    decay: float = setting(0.999, "Of the average of the generator's weights.", least=0, below=1)
+    mirrored: bool = setting(False, "Show half of the images mirrored; right for faces, wrong for digits.")
+    augmented: float = setting(
+        0.8, "Share of the images that are changed before the critic sees them.", least=0, most=1
+    )
+
+
+Recipe = EigenRecipe | StyleRecipe | ProjectedRecipe
 
 STYLES: dict[GeneratorPreset, StyleRecipe] = {
     "fast": StyleRecipe(latent_size=32, width=8, steps=300, batch=16, mapping_layers=2, decay=0.98),
@@ -41,15 +61,21 @@ STYLES: dict[GeneratorPreset, StyleRecipe] = {
     ),
 }
 
+PROJECTED: dict[GeneratorPreset, ProjectedRecipe] = {
+    "fast": ProjectedRecipe(latent_size=32, width=8, steps=300, decay=0.98, critic_width=32),
+    "default": ProjectedRecipe(),
+    "large": ProjectedRecipe(latent_size=256, width=64, steps=100_000, batch=32, side=128),
+}
+
 
 def recipe_of(
     kind: GeneratorKind, *, preset: GeneratorPreset = "default", steps: int | Auto = "auto", mirrored: bool = False
 ) -> Recipe:
-    """The recipe of a kind; preset and steps are those of a style generator, and `auto` leaves steps to the preset."""
+    """The recipe of a kind; preset and steps are those of a training, and `auto` leaves steps to the preset."""
     if kind == "eigen":
         return EigenRecipe(mirrored=mirrored)
-    style = STYLES[preset]
-    return style.changed(mirrored=mirrored, steps=style.steps if steps == "auto" else steps)
+    trained = STYLES[preset] if kind == "style" else PROJECTED[preset]
+    return trained.changed(mirrored=mirrored, steps=trained.steps if steps == "auto" else steps)
 
 
 def eigen_size(shape: tuple[int, int, int]) -> int:
@@ -60,4 +86,4 @@ def eigen_size(shape: tuple[int, int, int]) -> int:
 
 def latent_size_of(recipe: Recipe, shape: tuple[int, int, int]) -> int:
     """The length of the latents of a generator that a recipe makes from enough public images of a shape."""
-    return recipe.latent_size if isinstance(recipe, StyleRecipe) else eigen_size(shape)
+    return eigen_size(shape) if isinstance(recipe, EigenRecipe) else recipe.latent_size

@@ -1,0 +1,1 @@
+"""Tables of README and docs, made from the lines of benchmarks/results."""

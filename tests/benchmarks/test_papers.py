@@ -1,0 +1,85 @@
+"""The suites of the papers: cells that can be configured, that are skipped when measured, and a line for each."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import papers.cells
+import papers.data
+from papers.__main__ import _measure, main
+from papers.cells import Cell, Paper, described, is_measured, names, paper_named
+from veilset.data.images import ImageSet
+from veilset.methods import METHODS
+from veilset.models import build_network
+from veilset.training.settings import TrainingConfig
+from versions import versions_of
+
+PAPERS = names()
+CELL = Cell(table="T", name="a", method="merf", private="toy", epsilon=10.0, preset="smoke", samples=20, paper=12.5)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_cell_can_be_configured(name: str) -> None:
+    """A misspelt setting shows here and not in the middle of a night's run."""
+    paper = paper_named(name)
+    assert {cell.table for cell in paper.cells} == set(paper.tables)
+    for cell in paper.cells:
+        METHODS.get(cell.method).configure(cell.preset, cell.settings, as_published=cell.as_published)
+        TrainingConfig(**dict(cell.recipe))
+        assert cell.minutes <= 60, cell.name
+    for student in {student for cell in paper.cells for student in cell.students}:
+        build_network(student, shape=(32, 32, 3), classes=2)
+
+
+def line_of(cell: Cell, seed: int = 0, **fields: object) -> dict[str, object]:
+    return {**described(cell), "seed": seed, "versions": versions_of(cell.method), **fields}
+
+
+def test_a_cell_is_left_out_once_it_has_a_line_of_todays_code() -> None:
+    assert not is_measured(CELL, 0, [])
+    assert is_measured(CELL, 0, [line_of(CELL)])
+    assert is_measured(CELL, 0, [line_of(CELL, refused="too few records")])
+    assert not is_measured(CELL, 1, [line_of(CELL)])
+    assert not is_measured(CELL, 0, [line_of(CELL, versions={"merf": 0})])
+    assert not is_measured(CELL, 0, [line_of(CELL, settings={"steps": "1"})])
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paper:
+    """A paper of two cells on forty little images, with results of its own."""
+    images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 1), dtype=np.uint8)
+    records = ImageSet(images, np.arange(40) % 2)
+    monkeypatch.setattr(papers.data, "load", lambda name, side: records)
+    monkeypatch.setattr(papers.cells, "RESULTS", tmp_path)
+    return Paper(title="Toy", holds="no", differs="All of it.", tables={"T": "one"}, cells=[CELL])
+
+
+def test_a_line_has_the_papers_number_beside_ours(toy: Paper, tmp_path: Path) -> None:
+    cell = Cell(**{**CELL.__dict__, "recipe": {"epochs": 1}, "students": ("linear_student:linear",)})
+    _measure("toy", toy, cell, 0, validate=False)
+    (line,) = map(json.loads, (tmp_path / "toy.jsonl").read_text().splitlines())
+    assert line["paper_value"] == 12.5
+    assert line["paper_epsilon_holds"] == "no"
+    assert line["differs"] == "All of it."
+    assert line["guarantee"] == "dp"
+    assert 0 < line["certified_epsilon"] <= 10
+    assert 0 <= line["value"] <= 100
+    assert is_measured(cell, 0, [line])
+
+
+def test_what_a_method_refuses_gets_a_line_that_says_so(toy: Paper, tmp_path: Path) -> None:
+    cell = Cell(**{**CELL.__dict__, "method": "dpaf", "epsilon": 0.001})
+    _measure("toy", toy, cell, 0, validate=True)
+    (line,) = map(json.loads, (tmp_path / "toy_trials.jsonl").read_text().splitlines())
+    assert line["refused"]
+    assert line["scored_on"] == "a sixth of train"
+
+
+def test_the_runner_lists_what_is_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["papers", PAPERS[0], "--list"])
+    assert main() == 0
+    assert "cells, about" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="No paper is called"):
+        paper_named("nothing")

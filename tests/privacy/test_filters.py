@@ -1,0 +1,117 @@
+"""Filters of accounts: what they take, what they refuse, and that no adaptive choice gets more than the limit."""
+
+import math
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from veilset.privacy.account import Account
+from veilset.privacy.accounting import calibrate, delta_of, epsilon_of, gaussian_delta, gaussian_epsilon
+from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event, Plan
+from veilset.privacy.filters import fits_account, gaussian_allowance, renyi_allowance
+
+LIMIT = Budget(1.0, 1e-5)
+
+
+def gaussian(noise: float) -> Event:
+    return Event(label="sum", noise_multiplier=noise)
+
+
+def sampled(noise: float, rate: float = 0.02, count: int = 200) -> Event:
+    return Event(label="steps", noise_multiplier=noise, sampling_rate=rate, count=count)
+
+
+def test_an_account_takes_its_first_plan_at_the_full_limit() -> None:
+    limit = Budget(1.0, 1e-5)
+    noise = calibrate(limit, lambda noise: [gaussian(noise)])
+    assert fits_account([], [gaussian(noise)], limit)
+    assert not fits_account([], [gaussian(noise * 0.99)], limit)
+    assert not fits_account([[gaussian(noise)]], [gaussian(100.0)], limit)
+
+
+def test_an_account_takes_two_half_plans() -> None:
+    limit = Budget(1.0, 1e-5)
+    half = calibrate(Budget(0.5, 1e-5), lambda noise: [gaussian(noise)])
+    assert fits_account([[gaussian(half)]], [gaussian(half)], limit)
+    assert not fits_account([[gaussian(half)]] * 3, [gaussian(half)], limit)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.floats(3, 40), min_size=1, max_size=6), st.floats(0.5, 8))
+def test_an_account_never_allows_what_costs_more_than_its_limit(noises: list[float], epsilon: float) -> None:
+    limit = Budget(epsilon, 1e-5)
+    spent: list[list[Event]] = []
+    for noise in noises:
+        if fits_account(spent, [gaussian(noise)], limit):
+            spent.append([gaussian(noise)])
+    assert epsilon_of([event for plan in spent for event in plan], 1e-5) <= epsilon
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-5), (10.0, 1e-5), (30.0, 1e-3)])
+def test_the_gaussian_allowance_is_the_exact_price(epsilon: float, delta: float) -> None:
+    noise = 1 / math.sqrt(gaussian_allowance(epsilon, delta))
+    assert gaussian_epsilon(noise, delta) == pytest.approx(epsilon, rel=1e-6)
+    assert gaussian_delta(noise, epsilon) <= delta
+    order, allowance = renyi_allowance(epsilon, delta)
+    assert allowance < order / 2 * noise**-2, "the other filter allows less"
+
+
+def test_full_sums_have_the_gaussian_filter_and_others_the_renyi_filter() -> None:
+    half = math.sqrt(2 / gaussian_allowance(1.0, 0.9e-5))
+    pair = ([[gaussian(half)]], [gaussian(half)], LIMIT)
+    assert fits_account(*pair)
+    assert not fits_account(*pair, knows_gaussians=False)
+    assert not fits_account([[gaussian(half)]], [gaussian(0.999 * half)], LIMIT)
+    # Who began with samples never has the Gaussian filter, whatever comes next.
+    rest = [gaussian(2 * half)]
+    assert fits_account([[sampled(1e4)]], rest, LIMIT) == fits_account(
+        [[sampled(1e4)]], rest, LIMIT, knows_gaussians=False
+    )
+    assert not fits_account([[sampled(1e4)], [gaussian(half)]], [gaussian(half)], LIMIT)
+
+
+def test_who_changes_to_samples_has_a_tenth_of_delta() -> None:
+    first = [gaussian(8.0)]
+    noise = next(n for n in np.arange(0.8, 10, 0.02) if fits_account([first], [sampled(float(n))], LIMIT))
+    assert epsilon_of([*first, sampled(float(noise))], 1e-6) < 1.0
+    assert not fits_account([first, [sampled(float(noise))]], [gaussian(20.0)], LIMIT)
+    assert fits_account([first], [sampled(float(noise))], LIMIT, knows_gaussians=False), "the whole delta is more"
+
+
+def test_choosing_the_kind_of_the_next_plan_by_the_last_result_gains_nothing() -> None:
+    """The worst an analyst can do with two plans: of both kinds that fit, the one that tells more after this result.
+
+    With l the privacy loss of the first result x, the delta of the pair is the mean over x of delta_2(epsilon - l).
+    """
+    first = gaussian(6.0)
+    rest = 1 / math.sqrt(gaussian_allowance(1.0, 0.9e-5) - 6.0**-2)
+    assert fits_account([[first]], [gaussian(rest * (1 + 1e-6))], LIMIT)
+    noise = next(n for n in np.arange(0.7, 10, 0.02) if fits_account([[first]], [sampled(float(n))], LIMIT))
+    mu = 1 / 6.0
+    x = np.linspace(-8, 8 + mu, 4001)
+    density = np.exp(-((x - mu) ** 2) / 2) / math.sqrt(2 * math.pi)
+    left = 1.0 - (mu * x - mu**2 / 2)
+    by_gaussian = np.array([gaussian_delta(rest, float(e)) for e in left])
+    grid = np.linspace(left.min(), left.max(), 60)
+    by_samples = np.interp(left, grid, [delta_of([sampled(float(noise))], float(e)) for e in grid])
+    worst = float(np.trapezoid(density * np.maximum(by_gaussian, by_samples), x))
+    assert 0.8e-5 < worst <= 1e-5
+
+
+def test_an_account_from_before_the_gaussian_filter_keeps_its_rule(tmp_path: Path) -> None:
+    old, new = Account(tmp_path / "old.sqlite"), Account(tmp_path / "new.sqlite")
+    for account in (old, new):
+        account.set_limit(LIMIT)
+    with sqlite3.connect(tmp_path / "old.sqlite") as database:
+        database.execute("DROP TABLE gaussian_filter")
+    for account in (old, new):
+        account.reserve("run", "merf", Plan(budget=Budget(0.5, 1e-5), events=(gaussian(8.0),)))
+    before, after = old.left(), new.left()
+    assert before is not None
+    assert after is not None
+    assert 1.05 * before < after < 1.0
