@@ -44,16 +44,21 @@ from veilset.pipeline.federated.reaching import cause_of
 from veilset.release.statements import load_site_key
 
 _BEAT_SECONDS = 4.0
+_PARTING_SECONDS = 45.0  # for which a site tries to hand over its signed statement
 
 
 def serve_site(
     desk: Desk, *, server: str, authority: bytes, key: bytes, report: Callable[[str], None], patience: float
 ) -> None:
-    """Answer the server until it says farewell; raises when it is lost for longer than `patience` seconds."""
+    """Answer the server until it has the site's farewell; raises when it is lost for longer than `patience` seconds.
+
+    A farewell that did not get through is sent again. A server that is gone by then has made its release, or will ask
+    anew when it is started again; either way the site has answered everything, and ends well.
+    """
     deadline = time.monotonic() + patience
-    lost = False
+    lost = has_parted = False
     with _node(server, authority, key) as node:
-        while desk.certificate is None:
+        while not has_parted:
             try:
                 if not node.active:
                     node.activate()
@@ -64,13 +69,20 @@ def serve_site(
                     time.sleep(POLL_SECONDS)
                 else:
                     facts, tensors = desk.reply(*unpack(message.content))
+                    if desk.certificate is not None:
+                        patience = min(patience, _PARTING_SECONDS)
+                        deadline = min(deadline, time.monotonic() + patience)
                     node.reply(Message(content=pack(facts, tensors), reply_to=message))
                     if desk.failure is not None:
                         raise desk.failure
+                    has_parted = "statement" in facts
             except (httpx.HTTPError, ObjectPullError, ObjectPushError) as error:
                 node.active = False
                 cause = cause_of(error, server)
                 if time.monotonic() > deadline:
+                    if desk.certificate is not None:
+                        report(f"The server is gone: {cause}. It may lack the site's signature; all is answered.")
+                        return
                     raise VeilsetError(
                         f"The server is lost: {cause}. What the site paid for is kept; start it again to go on."
                     ) from error

@@ -6,7 +6,7 @@ Everything here is post-processing of what sites noised at home. The rule for si
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -245,9 +245,13 @@ class Coordinator:
         return 0
 
     def _part(self) -> None:
-        """Let the sites go: each signs what it spent. Who is not there has signed nothing, which the release says."""
+        """Let the sites go: each signs what it spent. Who is not there has signed nothing, which the release says.
+
+        A site that answered and is away, as one that starts again, has a minute to come back for it.
+        """
         missing = {member.name for member in self.agreement.members} - set(self.state.statements())
         missing -= set(self._refused)
+        answered: set[str] = set().union(*(_sites_in(self.state.counted(number)) for number in range(self.rounds)))
         awaited: set[str] = set()
         tries: Counter[str] = Counter()
         began, waits = self._clock(), self.agreement.rule.step_seconds
@@ -265,7 +269,7 @@ class Coordinator:
                 if self._keep_statement(letter):
                     missing.discard(letter.site)
             taken = self._clock() - began
-            if taken > max(waits, _FAREWELL_SECONDS) or (taken > waits and not awaited):
+            if taken > max(waits, _FAREWELL_SECONDS) or (taken > waits and not awaited | (missing & answered)):
                 break
 
     def _keep_statement(self, letter: Letter) -> bool:
@@ -281,7 +285,7 @@ class Coordinator:
         return self.state.banned
 
 
-def _sites_in(answers: Mapping[str, Tensor]) -> set[str]:
+def _sites_in(answers: Iterable[str]) -> set[str]:
     """Who answered: a late answer is kept under the site's name and its round."""
     return {name.partition("@")[0] for name in answers}
 

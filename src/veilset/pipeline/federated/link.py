@@ -25,6 +25,7 @@ from fastapi import Body, FastAPI
 from fastapi.responses import JSONResponse
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
 from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.error import http_error_translator
@@ -50,6 +51,19 @@ _START_SECONDS = 30.0
 _CLOCKS = 300.0  # seconds by which a signed check may be old
 
 
+class _Store(InMemoryObjectStore):
+    """Flower's store of contents, for the threads that serve sites beside the one that coordinates.
+
+    Letters share parts that are equal. Flower registers a letter part by part; where another letter with the same part
+    is deleted in between, the new one is left without it.
+    """
+
+    def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
+        """Register all parts of a letter at once."""
+        with self.lock_store:
+            return super().preregister(run_id, object_tree)
+
+
 class Link(InMemoryLinkState):
     """Flower's state for the sites of one agreement: one run, one node for each site, all in memory.
 
@@ -57,7 +71,7 @@ class Link(InMemoryLinkState):
     """
 
     def __init__(self, agreement: Agreement) -> None:
-        super().__init__(NoOpFederationManager(), InMemoryObjectStore())
+        super().__init__(NoOpFederationManager(), _Store())
         self.activations: dict[int, int] = {}
         self.sites = {self._node_of(member.key): member.name for member in agreement.members}
         self.run = self.create_run(
