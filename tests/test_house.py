@@ -12,6 +12,7 @@ from veilset.methods import METHODS
 SOURCE = Path(__file__).parent.parent / "src" / "veilset"
 FOLDERS = SOURCE / "methods"
 LONGEST = 400  # lines of a module
+REPEATED = 10  # lines that may stand in two places
 # Who else may name a method's own files: a federation and a conversion run one method, and a command trains for one.
 USERS = {
     "latent": {"cli/generator.py"},
@@ -92,6 +93,18 @@ def shared_by(name: str, *, further: bool = True) -> set[str]:
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=shown)
 def test_a_module_is_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+def test_nothing_is_written_twice() -> None:
+    """No run of more than `REPEATED` lines stands in two places; blank lines and indents do not tell places apart."""
+    places: dict[tuple[str, ...], str] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        numbered = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        lines = [(number, line.strip()) for number, line in numbered if line.strip()]
+        for first in range(len(lines) - REPEATED):
+            run = tuple(line for _, line in lines[first : first + REPEATED + 1])
+            here = f"{shown(path)}:{lines[first][0]}"
+            assert places.setdefault(run, here) == here, f"{here} says again what {places[run]} says. Write it once."
 
 
 def test_no_word_of_the_old_vocabulary() -> None:

@@ -1,4 +1,4 @@
-"""Options of every command that reads archives (folders, DICOM, NIfTI, findings), described once."""
+"""Options of commands that read images, described once: of archives (DICOM, findings, ...), and of the view of them."""
 
 import functools
 import inspect
@@ -9,12 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from veilset.cli.options import Channels, Classes, GroupName, LabelName, Limit, Seed, Size, data_options
+
 if TYPE_CHECKING:
     from veilset.data.archives.reading import Reading
 
 F = TypeVar("F", bound=Callable[..., Any])
+View = dict[str, Any]  # keyword arguments of `open_images`
 
-_OPTIONS: dict[str, tuple[Any, Any]] = {  # name -> type, default
+_VIEW: dict[str, tuple[Any, Any]] = {  # name -> type, default
+    "groups": (GroupName, None),
+    "size": (Size, None),
+    "channels": (Channels, None),
+    "limit": (Limit, None),
+    "labels": (LabelName, None),
+    "classes": (Classes, None),
+    "seed": (Seed, 0),
+}
+
+_ARCHIVES: dict[str, tuple[Any, Any]] = {
     "table": (
         Annotated[
             Path | None,
@@ -81,9 +94,10 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {  # name -> type, default
 
 
 def reads_archives(command: F) -> F:
-    """Give a command these options, and hand them over together as its argument `reading`.
+    """Give a command the options of archives, and hand them over together as its argument `reading`.
 
-    An option whose name the command uses for something of its own is left out.
+    A command with an argument `view` gets all options of both kinds, and that argument is for `open_images`. An option
+    whose name the command uses for something of its own is left out.
     """
 
     @functools.wraps(command)
@@ -92,12 +106,19 @@ def reads_archives(command: F) -> F:
 
         arguments |= dict(zip(signature.parameters, first, strict=False))  # as the demo calls it
         chosen = {name: arguments.pop(name, default) for name, (_, default) in offered.items()}
+        view = {name: chosen.pop(name) for name in _VIEW if name in chosen}
         window, findings = window_of(chosen.pop("window")), names_of(chosen.pop("findings"))
-        return command(**arguments, reading=Reading(window=window, findings=findings, **chosen))
+        reading = Reading(window=window, findings=findings, **chosen)
+        if not has_view:
+            return command(**arguments, reading=reading)
+        groups = view.pop("groups")
+        return command(**arguments, view=data_options(**view, reading=reading) | {"groups": groups})
 
     signature = inspect.signature(command)
-    offered = {name: option for name, option in _OPTIONS.items() if name not in signature.parameters}
-    own = [parameter for name, parameter in signature.parameters.items() if name != "reading"]
+    has_view = "view" in signature.parameters
+    options = _VIEW | _ARCHIVES if has_view else _ARCHIVES
+    offered = {name: option for name, option in options.items() if name not in signature.parameters}
+    own = [parameter for name, parameter in signature.parameters.items() if name not in ("reading", "view")]
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, (kind, default) in offered.items()

@@ -5,22 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veilset.cli.archives import reads_archives
+from veilset.cli.archives import View, reads_archives
 from veilset.cli.console import Console, RichProgress
-from veilset.cli.options import (
-    AsJson,
-    Channels,
-    Classes,
-    GroupName,
-    LabelName,
-    Limit,
-    Seed,
-    Size,
-    data_options,
-)
+from veilset.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from veilset.data.archives.reading import Reading
     from veilset.pipeline.inspect import Inspection
 
 
@@ -28,18 +17,11 @@ if TYPE_CHECKING:
 def inspect(
     data: Annotated[str, typer.Argument(metavar="DATA", help="The images: npz[:split], folder, DICOM archive, ...")],
     *,
+    view: View,
     page: Annotated[
         Path | None, typer.Option("--page", help="Write a contact sheet (HTML). It shows PRIVATE images.")
     ] = None,
-    groups: GroupName = None,
-    size: Size = None,
-    channels: Channels = None,
-    limit: Limit = None,
-    labels: LabelName = None,
-    classes: Classes = None,
-    seed: Seed = 0,
     as_json: AsJson = False,
-    reading: "Reading | None" = None,
 ) -> None:
     """Show what is read from DATA, what is left out and why, and what to expect. Costs nothing; NOT for release."""
     from veilset.data.opening import open_images
@@ -49,8 +31,7 @@ def inspect(
     if page is not None:
         check_page(page)
     console = Console(as_json=as_json)
-    options = data_options(size, channels, limit, labels, classes, seed, reading)
-    records = open_images(data, groups=groups, progress=RichProgress(), **options)
+    records = open_images(data, progress=RichProgress(), **view)
     found = look(records)
     if page is not None:
         write_page(page, records, found)

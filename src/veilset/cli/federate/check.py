@@ -1,11 +1,11 @@
 """`veilset federate check`: a dry run of a site. Nothing is paid, and nothing about the images leaves."""
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from veilset.cli.archives import reads_archives
+from veilset.cli.archives import View, reads_archives
 from veilset.cli.console import Console
 from veilset.cli.federate.common import (
     AccountFile,
@@ -21,27 +21,14 @@ from veilset.cli.federate.common import (
     read_secret,
     require_flower,
 )
-from veilset.cli.options import (
-    AsJson,
-    Channels,
-    Classes,
-    GroupName,
-    LabelName,
-    Limit,
-    Seed,
-    Size,
-    Unit,
-    data_options,
-)
-
-if TYPE_CHECKING:
-    from veilset.data.archives.reading import Reading
+from veilset.cli.options import AsJson, Unit
 
 
 @reads_archives
 def check(
     private: Private,
     *,
+    view: View,
     home: Home,
     invitation: InvitationFile,
     server: ServerAddress = None,
@@ -50,15 +37,7 @@ def check(
     account: AccountFile = None,
     offline: Annotated[bool, typer.Option("--offline", help="Leave the server out: it does not run yet.")] = False,
     unit: Unit = None,
-    groups: GroupName = None,
-    size: Size = None,
-    channels: Channels = None,
-    limit: Limit = None,
-    labels: LabelName = None,
-    classes: Classes = None,
-    seed: Seed = 0,
     as_json: AsJson = False,
-    reading: "Reading | None" = None,
 ) -> None:
     """Try everything that a site needs: invitation, data, account, server, TLS, clock, versions. Nothing is spent."""
     require_flower()
@@ -93,8 +72,7 @@ def check(
         for warning in found.warnings:
             console.warn(warning)
 
-    options = data_options(size, channels, limit, labels, classes, seed, reading)
-    _, vault = open_vault(private, options, groups, unit)
+    _, vault = open_vault(private, view, unit)
     there = vault.facts.units
     declare(vault, member.units)
     check_data(agreement, vault, public_for(vault, public))

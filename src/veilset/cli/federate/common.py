@@ -5,10 +5,11 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from veilset.cli.archives import View
 from veilset.cli.console import RichProgress
 from veilset.core.errors import InputError
 
@@ -37,13 +38,13 @@ AccountFile = Annotated[
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The federation's folder, made by `federate admit`.")]
 
 
-def open_vault(private: str, options: dict[str, Any], groups: str | None, unit: str | None) -> "tuple[Records, Vault]":
+def open_vault(private: str, view: View, unit: str | None) -> "tuple[Records, Vault]":
     """The private images as every command of a site opens them."""
     from veilset.cli.synthesize import unit_of
     from veilset.data.opening import open_images
     from veilset.privacy.vault import Vault
 
-    records = open_images(private, groups=groups, progress=RichProgress(), **options)
+    records = open_images(private, progress=RichProgress(), **view)
     return records, Vault(records, unit=unit_of(unit, records))
 
 

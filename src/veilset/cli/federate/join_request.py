@@ -1,36 +1,21 @@
 """`veilset federate join-request`: a site makes its key at home and asks to take part."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from veilset.cli.archives import reads_archives
+from veilset.cli.archives import View, reads_archives
 from veilset.cli.console import Console
 from veilset.cli.federate.common import Home, Private, declare, open_vault, read_secret
-from veilset.cli.options import (
-    AsJson,
-    Channels,
-    Classes,
-    Delta,
-    Epsilon,
-    GroupName,
-    LabelName,
-    Limit,
-    Seed,
-    Size,
-    Unit,
-    data_options,
-)
-
-if TYPE_CHECKING:
-    from veilset.data.archives.reading import Reading
+from veilset.cli.options import AsJson, Delta, Epsilon, Unit
 
 
 @reads_archives
 def join_request(
     private: Private,
     *,
+    view: View,
     name: Annotated[str, typer.Option("--name", help="What this site is called.")],
     epsilon: Epsilon,
     home: Home,
@@ -43,21 +28,12 @@ def join_request(
         Path | None, typer.Option("--key", help="An elliptic-curve key of your own.", show_default="a new one")
     ] = None,
     unit: Unit = None,
-    groups: GroupName = None,
-    size: Size = None,
-    channels: Channels = None,
-    limit: Limit = None,
-    labels: LabelName = None,
-    classes: Classes = None,
-    seed: Seed = 0,
     as_json: AsJson = False,
-    reading: "Reading | None" = None,
 ) -> None:
     """Ask to join a federation: make a key that stays here, and a request to send. Nothing is spent."""
     from veilset.pipeline.federated.admission import KEY, REQUEST, make_request
 
-    options = data_options(size, channels, limit, labels, classes, seed, reading)
-    _, vault = open_vault(private, options, groups, unit)
+    _, vault = open_vault(private, view, unit)
     declare(vault, units)
     own = None if key is None else read_secret(key, "Leave --key out to have one made.")
     request = make_request(home, vault.facts, name=name, epsilon=epsilon, delta=delta, key=own)

@@ -65,8 +65,8 @@ def simulate(
     from veilset.privacy.opening import account_of
 
     require_absent(out)
-    view = options.data_options(size, channels, limit, labels, classes, seed, reading)
-    records, vault = open_vault(private, view, groups, unit)
+    view = options.data_options(size, channels, limit, labels, classes, seed, reading) | {"groups": groups}
+    records, vault = open_vault(private, view, unit)
     shared = public_for(vault, public)
     chosen = options.settings_of(settings)
     job = Job(method=method, epsilon=epsilon, delta=delta, preset=preset, settings=chosen, samples=samples, seed=seed)

@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from veilset.cli.archives import reads_archives
+from veilset.cli.archives import View, reads_archives
 from veilset.cli.console import Console, RichProgress, epsilon_text
 from veilset.cli.federate.common import (
     AccountFile,
@@ -22,29 +22,14 @@ from veilset.cli.federate.common import (
     read_secret,
     require_flower,
 )
-from veilset.cli.options import (
-    AsJson,
-    Channels,
-    Classes,
-    Device,
-    GroupName,
-    LabelName,
-    Limit,
-    Seed,
-    Size,
-    Unit,
-    check_device,
-    data_options,
-)
-
-if TYPE_CHECKING:
-    from veilset.data.archives.reading import Reading
+from veilset.cli.options import AsJson, Device, Unit, check_device
 
 
 @reads_archives
 def site(
     private: Private,
     *,
+    view: View,
     home: Home,
     invitation: InvitationFile,
     server: ServerAddress = None,
@@ -66,16 +51,8 @@ def site(
     ] = None,
     simulation: Annotated[str | None, typer.Option("--simulation", hidden=True)] = None,
     unit: Unit = None,
-    groups: GroupName = None,
-    size: Size = None,
-    channels: Channels = None,
-    limit: Limit = None,
-    labels: LabelName = None,
-    classes: Classes = None,
-    seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
-    reading: "Reading | None" = None,
 ) -> None:
     """Take part in a federation: answer with noised sums until the server ends it. After a kill, start it again."""
     require_flower()
@@ -104,8 +81,7 @@ def site(
     for warning in reached.warnings:
         console.warn(warning)
 
-    options = data_options(size, channels, limit, labels, classes, seed, reading)
-    records, vault = open_vault(private, options, groups, unit)
+    records, vault = open_vault(private, view, unit)
     book = account_of(vault, None if account is None else Account(account))  # of all the data, also for a part of it
     covered = None
     if part is not None:
