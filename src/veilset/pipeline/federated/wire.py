@@ -89,18 +89,25 @@ class FlowerWire:
             self._sent[message.object_id] = node
 
     def _replies(self) -> list[Message]:
-        """Replies whose content has come, too. A site that went offline has none; it is greeted when it is back."""
+        """Replies whose content has come, too.
+
+        They are taken from Flower's store: `get_message_res` has none of a site that answered and left.
+        """
         link = self._link
-        for name in [name for name in self._sent if name not in link.message_ins_store]:
-            del self._sent[name]
-        for reply in link.get_message_res(set(self._sent), link.run) if self._sent else []:
-            asked = str(reply.metadata.reply_to_message_id)
-            node = self._sent.pop(asked)
-            link.delete_messages({asked})
-            if reply.has_error():
-                self._forget(node)
-            else:
-                self._arriving[reply.metadata.message_id] = reply
+        with link.lock:
+            for asked, node in list(self._sent.items()):
+                answer = link.message_ins_id_to_message_res_id.get(asked)
+                if answer is None:
+                    if asked not in link.message_ins_store:
+                        self._sent.pop(asked, None)
+                    continue
+                reply = link.message_res_store[answer]
+                del self._sent[asked]
+                link.delete_messages({asked})
+                if reply.has_error():
+                    self._forget(node)
+                else:
+                    self._arriving[answer] = reply
         found = []
         for name, reply in list(self._arriving.items()):
             contents = self._contents(name)
@@ -149,6 +156,12 @@ class FlowerWire:
         return Letter(site=site, facts=facts, tensors=tensors)
 
     def _forget(self, node: int) -> None:
+        """A site that is back is greeted anew; letters that it has not answered are gone, and asked again."""
         self._met.discard(node)
         self._seen.pop(node, None)
         self._nonces.pop(node, None)
+        with self._link.lock:
+            answered = self._link.message_ins_id_to_message_res_id
+            open_letters = {name for name, to in self._sent.items() if to == node and name not in answered}
+            self._link.delete_messages(open_letters)
+        self._sent = {name: to for name, to in self._sent.items() if name not in open_letters}
