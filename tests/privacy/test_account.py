@@ -237,3 +237,17 @@ def test_looking_at_an_account_that_is_not_there_makes_none(tmp_path: Path) -> N
     assert account.reservations == []
     assert account.spent(1e-5) == 0
     assert not account.path.exists()
+
+
+def test_an_account_that_a_kill_left_empty_is_an_empty_one(tmp_path: Path) -> None:
+    """Killed while its first entry is written: the raw bytes show our mark, and SQLite takes all of it back."""
+    path = tmp_path / "account.sqlite"
+    account = Account(path)
+    account.make()
+    marked = path.read_bytes()
+    again = Account(path)
+    path.write_bytes(b"")  # what is left once SQLite has taken the half-written entry back
+    assert again.reservations == []
+    again.make()
+    assert path.read_bytes()[:100].count(marked[68:72]) == 1
+    assert Account(path).reservations == []

@@ -7,7 +7,7 @@ opening a foreign database, even to look at it, may already leave files beside i
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,20 +38,9 @@ class StateFile:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection to look at what is there; a read-only file can be shown.
-
-        Where the file can be written to, SQLite first takes back what a killed process left half written.
-        """
-        if self._is_new and self._check():
-            database = sqlite3.connect(":memory:", isolation_level=None)
-            self._prepare(database)
-        else:
-            database = self._connect("rw" if os.access(self.path, os.W_OK) else "ro", patience=5)
-        try:
-            with self._plain_errors():
-                yield database
-        finally:
-            database.close()
+        """A connection to look at what is there; a read-only file can be shown."""
+        with self._plain_errors(), closing(self._kept() or self._empty()) as database:
+            yield database
 
     @contextmanager
     def writing(self, patience: float = 5) -> Iterator[sqlite3.Connection]:
@@ -72,7 +61,7 @@ class StateFile:
                 database.execute("PRAGMA synchronous=EXTRA")
                 database.execute("BEGIN IMMEDIATE")
                 try:
-                    if database.execute("PRAGMA user_version").fetchone()[0] == 0:
+                    if _version_in(database) == 0:
                         self._prepare(database)
                     yield database
                 except BaseException:
@@ -108,6 +97,25 @@ class StateFile:
             place = f"{self.path.resolve().as_uri()}?mode={mode}"
             return sqlite3.connect(place, uri=True, timeout=patience, isolation_level=None)
 
+    def _kept(self) -> sqlite3.Connection | None:
+        """The file's content, or None where it has none.
+
+        Where the file can be written to, SQLite first takes back what a killed process left half written. Nothing may
+        be left then, though the file's raw bytes said that it is one of ours.
+        """
+        if self._is_new and self._check():
+            return None
+        database = self._connect("rw" if os.access(self.path, os.W_OK) else "ro", patience=5)
+        if _version_in(database) != 0:
+            return database
+        database.close()
+        return None
+
+    def _empty(self) -> sqlite3.Connection:
+        database = sqlite3.connect(":memory:", isolation_level=None)
+        self._prepare(database)
+        return database
+
     def _prepare(self, database: sqlite3.Connection) -> None:
         for statement in self._kind.schema:
             database.execute(statement)
@@ -128,3 +136,8 @@ class StateFile:
 
     def _unusable(self, why: str) -> InputError:
         return InputError(f"Cannot use {self.path} as an {self._kind.name}: {why}. {self._kind.advice}")
+
+
+def _version_in(database: sqlite3.Connection) -> int:
+    """As `_prepare` wrote it; 0 where it never came so far."""
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
