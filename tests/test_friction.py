@@ -45,6 +45,9 @@ NEWCOMERS = {
     "silence on a terminal": "cli/test_newcomer.py::test_something_moves_on_a_terminal",
     "silence elsewhere": "cli/test_newcomer.py::test_long_silence_is_broken_without_a_terminal",
     "where is my account": "cli/test_money.py::test_accounts_are_listed_and_found_by_their_data",
+    "load_dataset of a release": "release/test_other_readers.py::test_hugging_face_loads_a_release_as_it_is",
+    "load_dataset of a release in shards": "release/test_other_readers.py::"
+    "test_hugging_face_loads_shards_of_tables_as_they_are",
     "load_dataset of an export": "release/test_other_readers.py::test_hugging_face_loads_the_folder_as_it_is",
     "load_dataset of shards": "release/test_other_readers.py::"
     "test_hugging_face_loads_webdataset_shards_and_not_the_certificate",

@@ -22,12 +22,14 @@ from veilset.training.settings import TrainingConfig
 
 FILES = {
     "data.npz": "Images and labels: arrays `images`, `labels`, and where there are any `soft_labels`.",
+    "train.parquet": "The same images as a table, for Hugging Face `datasets`; left out above 128 MB of pixels.",
     "card.md": "The card: what the release is and what it promises, in the Hugging Face format.",
     "certificate.json": "What is guaranteed, for whom, and from which events.",
     "certificate.sig": "The signature of certificate.json, where the release is signed.",
     "croissant.json": "A description in Croissant 1.1, for search engines and tools.",
     "label.md": "One page on what protects whom, along NIST SP 800-226.",
     "manifest.json": "In the place of data.npz: the shards of a release that is too large for one file.",
+    ".huggingface.yaml": "Beside a manifest: tells `datasets` that the shards are the data.",
     "generator.json, generator.safetensors": "A generator to draw more images from: how to build it, and its weights.",
     "student.json, student.safetensors": "A classifier that was trained on the released images.",
     "teacher.json, teacher.safetensors": "A private classifier that the method trained.",

@@ -51,6 +51,7 @@ def test_a_release_of_findings(release: Path) -> None:
     assert loaded.labels.shape == loaded.soft_labels.shape == (300, 3)
     assert np.array_equal(loaded.labels, loaded.soft_labels >= 0.5)
     assert np.load(release / "data.npz")["labels"].dtype == np.uint8
+    assert open_images(release, labels="labels").class_names == ("A", "B", "C")  # as train.parquet has them
     assert "3 findings (A, B, C)" in (release / "card.md").read_text()
     events = [event.label for event in draw_plan(Job(method="imgsyn", epsilon=1.0), Vault(records()).facts).events]
     assert events == ["count", "teacher", "statistics"]

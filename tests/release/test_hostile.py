@@ -210,6 +210,7 @@ def test_all_files_of_a_release_are_readable_for_everybody(make):
             "generator.json",
             "generator.safetensors",
             "label.md",
+            "train.parquet",
         ),
         "0o644",
     )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,15 @@ import pytest
 from PIL import Image
 
 from veilset.core.errors import InputError
-from veilset.release import export
+from veilset.core.files import sha256_of
+from veilset.release import export, table
 from veilset.release.about import About
 from veilset.release.export import export_release
-from veilset.release.format import load_release
+from veilset.release.format import describe_shards, load_release, seal_directory
+from veilset.release.manifest import Manifest, Shard, shard_name
+from veilset.release.pack import Pack
+from veilset.release.shards import write_shard
+from veilset.release.verify import verify_release
 
 ABOUT = About(title="Chests", licence="cc-by-4.0", publisher="A hospital", description="X-rays of 2020, with consent")
 
@@ -32,6 +38,124 @@ def loaded(datasets, folder: Path, tmp_path: Path):
     return found["train"]
 
 
+def require_same(found, release) -> None:
+    assert found.features["label"].names == ["cat", "dog", "emu"]
+    assert ("soft_label" in found.features) is (release.soft_labels is not None)
+    assert len(found) == len(release)
+    for index, row in enumerate(found):
+        np.testing.assert_array_equal(
+            np.asarray(row["image"]).reshape(release.images[index].shape), release.images[index]
+        )
+        assert row["label"] == release.labels[index]
+        if release.soft_labels is not None:
+            np.testing.assert_array_equal(np.float32(row["soft_label"]), release.soft_labels[index])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("soft", [True, False])
+def test_hugging_face_loads_a_release_as_it_is(make, datasets, tmp_path, channels, soft):
+    path = make.saved(channels=channels, soft=soft, model=True)
+    for name in (".DS_Store", ".gitattributes"):
+        (path / name).write_text("x")
+    (path / "README.md").write_text("# Ours\n\nWords of our own.\n")
+    require_same(loaded(datasets, path, tmp_path), load_release(path))
+    assert verify_release(path).ok
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_card_of_a_release_can_be_its_readme(make, datasets, tmp_path):
+    path = make.saved()
+    shutil.copyfile(path / "card.md", path / "README.md")
+    require_same(loaded(datasets, path, tmp_path), load_release(path))
+
+
+def in_shards(make, path: Path, form: str, count: int = 2) -> Path:
+    """The images of a release in one file as a release in shards, as `veilset sample` writes it."""
+    release, out = load_release(path), path.with_name(f"{path.name}-{form}")
+    facts, each, shards = release.certificate.facts, len(release) // count, []
+    (out / "shards").mkdir(parents=True)
+    for number in range(count):
+        name, first = shard_name(number, count, form), number * each
+        place, part = out / "shards" / name, release.pack.part(first, first + each)
+        write_shard(place, [part], facts.class_names, first=first, form=form)
+        labels = tuple(np.bincount(part.labels, minlength=facts.classes).tolist())
+        size = place.stat().st_size
+        shards.append(Shard(name=name, first=first, count=each, labels=labels, size=size, sha256=sha256_of(place)))
+    manifest = Manifest(form=form, shards=tuple(shards))
+    (out / "manifest.json").write_bytes(manifest.to_bytes())
+    describe_shards(out, release.certificate, ABOUT, manifest, has_soft_labels=True)
+    seal_directory(out, release.certificate, None)
+    return out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face_loads_shards_of_tables_as_they_are(make, datasets, tmp_path):
+    path = make.saved(channels=3)
+    out = in_shards(make, path, "parquet")
+    assert verify_release(out).ok, verify_release(out).problems
+    require_same(loaded(datasets, out, tmp_path), load_release(path))
+    shutil.copyfile(out / "card.md", out / "README.md")
+    require_same(loaded(datasets, out, tmp_path), load_release(path))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face_loads_shards_of_tars_as_they_are(make, datasets, tmp_path):
+    path = make.saved()
+    release, out = load_release(path), in_shards(make, path, "webdataset")
+    assert verify_release(out).ok, verify_release(out).problems
+    found = loaded(datasets, out, tmp_path)
+    assert [row["cls"] for row in found] == release.labels.tolist()
+    assert [row["json"]["class_name"] for row in found][:3] == ["cat", "dog", "emu"]
+    np.testing.assert_allclose(found[3]["json"]["soft_label"], release.soft_labels[3])
+    np.testing.assert_array_equal(np.asarray(found[3]["png"]), release.images[3, ..., 0])
+
+
+def test_shards_that_lead_elsewhere_do_not_verify(make, forge):
+    out = in_shards(make, make.saved(), "webdataset")
+    place = out / ".huggingface.yaml"
+    place.write_text(place.read_text().replace("shards/*.tar", "https://example.org/x.tar"))
+    forge(out, lambda content: None)
+    assert ["leads elsewhere" in problem for problem in verify_release(out).problems] == [True]
+
+
+@pytest.mark.parametrize("what", ["label", "image", "soft", "names", "fewer", "nonsense"])
+def test_a_table_that_is_not_the_pack_does_not_verify(make, forge, what):
+    path = make.saved()
+    release = load_release(path)
+    facts, pack = release.certificate.facts, release.pack
+    images, labels, soft = pack.images.copy(), pack.labels.copy(), pack.soft_labels.copy()
+    images[5, 0, 0] += what == "image"
+    labels[5] = (labels[5] + (what == "label")) % 3
+    soft[5, 0] += 1e-3 if what == "soft" else 0
+    altered = Pack(images=images, labels=labels, soft_labels=soft).part(0, 11 if what == "fewer" else 12)
+    names = ["dog", "cat", "emu"] if what == "names" else facts.class_names
+    write_shard(path / "train.parquet", [altered], names, first=0, form="parquet")
+    if what == "nonsense":
+        (path / "train.parquet").write_bytes(b"PAR1 and nothing more PAR1")
+    forge(path, lambda content: None)
+    (problem,) = verify_release(path).problems
+    assert problem.startswith("train.parquet")
+
+
+def test_a_release_without_a_table_verifies_and_its_card_says_how_to_get_one(make, monkeypatch):
+    monkeypatch.setattr(table, "LARGEST", 12 * 8 * 6 - 1)
+    path = make.saved()
+    assert not (path / "train.parquet").exists()
+    assert verify_release(path).ok
+    assert "--to hf" in (path / "card.md").read_text()
+
+
+def test_without_pyarrow_a_table_is_noted_as_not_compared(make, monkeypatch):
+    path = make.saved()
+    monkeypatch.setattr("veilset.release.verify.can_read_tables", lambda: False)
+    found = verify_release(path)
+    assert found.ok
+    assert "was not compared" in found.notes[0]
+    monkeypatch.setattr(table, "can_read_tables", lambda: False)
+    assert not (make.saved() / "train.parquet").exists()
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("to", ["hf", "parquet"])
 @pytest.mark.parametrize("soft", [True, False])
@@ -40,14 +164,7 @@ def test_hugging_face_loads_the_folder_as_it_is(make, datasets, tmp_path, monkey
     path = make.saved(channels=3, soft=soft)
     release = load_release(path)
     found = loaded(datasets, export_release(path, to, tmp_path / "out"), tmp_path)
-    assert found.features["label"].names == ["cat", "dog", "emu"]
-    assert ("soft_label" in found.features) is soft
-    assert len(found) == len(release)
-    for index, row in enumerate(found):
-        np.testing.assert_array_equal(np.asarray(row["image"]), release.images[index])
-        assert row["label"] == release.labels[index]
-        if soft:
-            np.testing.assert_array_equal(np.float32(row["soft_label"]), release.soft_labels[index])
+    require_same(found, release)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -4,7 +4,7 @@ import json
 import math
 
 from veilset.release.about import UNSAID, About
-from veilset.release.card_forms import RELEASE, CardForm
+from veilset.release.card_forms import RELEASE, CardForm, data_files_lines
 from veilset.release.certificate import Certificate
 from veilset.release.meaning import meaning_of
 from veilset.release.metadata.wording import LIMITS, NOT_COVERED, UNITS, rounded_up
@@ -53,7 +53,7 @@ def _front_matter(certificate: Certificate, about: About, form: CardForm, *, has
         "- image",
         "- veilset",
         *(["- differential-privacy"] if certificate.guarantee == "dp" else []),
-        *_configs(form),
+        *data_files_lines(form.data_files),
         *(_features(certificate, has_soft_labels=has_soft_labels) if form.has_columns else []),
         "privacy:",
         f"  guarantee: {certificate.guarantee}",
@@ -76,14 +76,6 @@ def _features(certificate: Certificate, *, has_soft_labels: bool) -> list[str]:
         *(of_findings if certificate.facts.findings else of_classes),
         *(["  - name: soft_label", "    list: float32"] if has_soft_labels else []),
     ]
-
-
-def _configs(form: CardForm) -> list[str]:
-    """Which files are the data, so that Hugging Face `datasets` takes no other for it."""
-    if not form.data_files:
-        return []
-    paths = [f"    - {_quoted(path)}" for path in form.data_files]
-    return ["configs:", "- config_name: default", "  data_files:", "  - split: train", "    path:", *paths]
 
 
 def _privacy_fields(certificate: Certificate) -> list[str]:

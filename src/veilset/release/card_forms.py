@@ -1,6 +1,8 @@
 """What a card says of the place that it lies in: a release, or one of the forms that a release is exported to."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 _VERIFYING_RELEASE = {
     "dp": "`veilset verify DIRECTORY` computes the privacy loss from the ledger again, with two accountants, and "
@@ -39,22 +41,32 @@ from datasets import load_dataset
 dataset = load_dataset("{path}", split="train")  # image, label and, where there are any, soft_label
 ```"""
 
-RELEASE = CardForm(
-    is_release=True,
-    has_columns=True,
-    loading="""```python
+_OWN = """```python
 import numpy as np
 pack = np.load("data.npz")              # images, labels and, where there are any, soft_labels
 
 import veilset as vs
 dataset = vs.load_release(".").torch()  # a torch Dataset of (image, soft label or class)
-```
+```"""
+
+RELEASE = CardForm(
+    is_release=True,
+    has_columns=True,
+    loading=f"""{_HF.replace("{path}", "path/to/this/folder")}
+
+It reads `train.parquet`. The same images are in `data.npz`:
+
+{_OWN}""",
+    data_files=("train.parquet",),
+)
+RELEASE_WITHOUT_TABLE = CardForm(
+    is_release=True,
+    loading=f"""{_OWN}
 
 Hugging Face `datasets` reads no npz. `veilset export RELEASE --to hf --out DIR` writes a folder that it loads.""",
 )
-SHARDED_RELEASE = CardForm(
+_IN_SHARDS = CardForm(
     is_release=True,
-    has_columns=True,
     loading="""```python
 import veilset as vs
 dataset = vs.load_release(".").torch()  # a torch Dataset of (image, soft label or class); pixels stay on the disk
@@ -64,8 +76,26 @@ for pack in stream_packs("."):          # images, labels and soft_labels, one sh
     ...
 ```
 
-The files in `shards/` are WebDataset tars, or Parquet in the image layout of Hugging Face: other tools read them.""",
+""",
 )
+SHARDED_RELEASE = {
+    "parquet": replace(
+        _IN_SHARDS,
+        loading=_IN_SHARDS.loading
+        + """`datasets.load_dataset("path/to/this/folder", split="train")` reads the Parquet files in `shards/`: image,
+label and, where there are any, soft_label.""",
+        has_columns=True,
+        data_files=("shards/*.parquet",),
+    ),
+    "webdataset": replace(
+        _IN_SHARDS,
+        loading=_IN_SHARDS.loading
+        + """The files in `shards/` are WebDataset tars. `webdataset` reads them, and so does
+`datasets.load_dataset("path/to/this/folder", split="train")`. For each image they hold png: the image; cls: its label;
+json: label, class_name and, where there is one, soft_label.""",
+        data_files=("shards/*.tar",),
+    ),
+}
 HF = CardForm(
     loading=_HF.replace("{path}", "path/to/this/folder"),
     has_columns=True,
@@ -105,3 +135,11 @@ pack = np.load("data.npz")  # images, labels and, where there are any, soft_labe
 
 `data.npz` is byte for byte that of the release: its SHA-256 stands in `certificate.json`.""",
 )
+
+
+def data_files_lines(paths: Sequence[str]) -> list[str]:
+    """YAML that says which files are the data, so that Hugging Face `datasets` takes no other for it."""
+    if not paths:
+        return []
+    quoted = [f"    - {json.dumps(path)}" for path in paths]
+    return ["configs:", "- config_name: default", "  data_files:", "  - split: train", "    path:", *quoted]

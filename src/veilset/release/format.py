@@ -11,15 +11,16 @@ from veilset.core.records import Images, Labels
 from veilset.release import layout, strict_json
 from veilset.release.about import About, about_of
 from veilset.release.card import card_text
-from veilset.release.card_forms import RELEASE, CardForm
+from veilset.release.card_forms import RELEASE, RELEASE_WITHOUT_TABLE, SHARDED_RELEASE, CardForm
 from veilset.release.certificate import Certificate, read_certificate
-from veilset.release.manifest import read_manifest
-from veilset.release.metadata.croissant import NPZ, DataFile, croissant
+from veilset.release.manifest import Manifest, read_manifest
+from veilset.release.metadata.croissant import NPZ, PARQUET, DataFile, croissant
 from veilset.release.metadata.label import label_text
 from veilset.release.pack import Pack, SoftLabels, pack_problems, read_pack, write_pack
 from veilset.release.redaction import redact
-from veilset.release.sharded import data_file, read_sharded, shard_problems
+from veilset.release.sharded import data_file, read_sharded, shard_files, shard_problems
 from veilset.release.signing import load_private_key, signature_file
+from veilset.release.table import loading_text, write_table
 
 if TYPE_CHECKING:
     import torch
@@ -74,11 +75,16 @@ class Release:
         key = None if sign_key is None else load_private_key(Path(sign_key))
         with whole_directory(path) as building:
             write_pack(building / layout.DATA, self.pack)
+            files = [data_file(building, layout.DATA, NPZ)]
+            has_table = write_table(building / layout.TABLE, self.pack, self.certificate.facts)
+            if has_table:
+                files.append(data_file(building, layout.TABLE, PARQUET))
             write_descriptions(
                 building,
                 self.certificate,
                 about,
-                [data_file(building, layout.DATA, NPZ)],
+                files,
+                RELEASE if has_table else RELEASE_WITHOUT_TABLE,
                 has_soft_labels=self.soft_labels is not None,
             )
             for name, model in self.models.items():
@@ -127,7 +133,7 @@ def write_descriptions(
     certificate: Certificate,
     about: About,
     files: Sequence[DataFile],
-    form: CardForm = RELEASE,
+    form: CardForm,
     *,
     has_soft_labels: bool,
 ) -> None:
@@ -138,6 +144,15 @@ def write_descriptions(
     (building / layout.CARD).write_text(card, encoding="utf-8")
     (building / layout.LABEL).write_text(label_text(certificate, about), encoding="utf-8")
     (building / layout.CROISSANT).write_bytes(strict_json.dump(croissant(certificate, about, files)))
+
+
+def describe_shards(
+    building: Path, certificate: Certificate, about: About, manifest: Manifest, *, has_soft_labels: bool
+) -> None:
+    """As `write_descriptions`, for a release in shards, and what tells `datasets` which files are the data."""
+    files, form = shard_files(manifest), SHARDED_RELEASE[manifest.form]
+    write_descriptions(building, certificate, about, files, form, has_soft_labels=has_soft_labels)
+    (building / layout.LOADING).write_text(loading_text(manifest.form), encoding="utf-8")
 
 
 def write_model(building: Path, name: str, model: Model, guarantee: str) -> None:

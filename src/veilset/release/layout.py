@@ -9,8 +9,11 @@ from veilset.core.errors import InputError
 from veilset.core.files import sha256_of
 from veilset.release.certificate import Certificate
 from veilset.release.pack import size_limit
+from veilset.release.shards import shard_limit
 
 DATA = "data.npz"
+TABLE = "train.parquet"  # the same images for Hugging Face `datasets`, where they are not too many
+LOADING = ".huggingface.yaml"  # of a release in shards: tells `datasets` which files are the data
 MANIFEST, SHARDS = "manifest.json", "shards"  # of a release too large for one file
 CARD = "card.md"
 CROISSANT = "croissant.json"
@@ -22,7 +25,7 @@ MODELS = ("generator", "student", "teacher")
 # What is read of a stranger's release at all, so that hashing ends: it may hold a sparse file of many terabytes.
 MOST_BYTES = 1 << 32
 LARGEST_TEXT = 1 << 22
-_LARGEST = {".md": LARGEST_TEXT, ".json": LARGEST_TEXT, ".safetensors": MOST_BYTES}
+_LARGEST = {".md": LARGEST_TEXT, ".yaml": LARGEST_TEXT, ".json": LARGEST_TEXT, ".safetensors": MOST_BYTES}
 _LARGEST_MANIFEST = 1 << 26
 _MOST_ENTRIES = 1000
 _MOST_SHARDS = 100_000
@@ -42,7 +45,7 @@ def description_file(model: str) -> str:
 
 
 LISTABLE = frozenset(
-    {DATA, MANIFEST, CARD, CROISSANT, LABEL, *map(weights_file, MODELS), *map(description_file, MODELS)}
+    {DATA, TABLE, MANIFEST, LOADING, CARD, CROISSANT, LABEL, *map(weights_file, MODELS), *map(description_file, MODELS)}
 )
 
 
@@ -138,6 +141,11 @@ def _list_problems(names: set[str]) -> list[str]:
     if {DATA, MANIFEST} <= names:
         problems.append(f"The certificate lists {DATA} and {MANIFEST}, and a release has one of them.")
     problems += [
+        f"The certificate lists {name} without {other}, which it belongs to."
+        for name, other in ((TABLE, DATA), (LOADING, MANIFEST))
+        if name in names and other not in names
+    ]
+    problems += [
         f"The certificate lists the weights or the description of the {model}, but not both."
         for model in MODELS
         if (weights_file(model) in names) != (description_file(model) in names)
@@ -149,4 +157,6 @@ def _largest(name: str, certificate: Certificate) -> int:
     if name == DATA:
         facts = certificate.facts
         return size_limit(certificate.samples, facts.shape, facts.classes)
+    if name == TABLE:
+        return shard_limit(certificate.samples, certificate.facts.shape, certificate.facts.classes)
     return _LARGEST_MANIFEST if name == MANIFEST else _LARGEST[Path(name).suffix]

@@ -90,7 +90,8 @@ def shard_files(manifest: Manifest) -> list[DataFile]:
 def data_files(path: Path, certificate: Certificate) -> list[DataFile]:
     """The files of a release's images."""
     if layout.MANIFEST not in certificate.files:
-        return [data_file(path, layout.DATA, NPZ)]
+        tables = [data_file(path, layout.TABLE, PARQUET)] if layout.TABLE in certificate.files else []
+        return [data_file(path, layout.DATA, NPZ), *tables]
     return shard_files(read_manifest(path / layout.MANIFEST, certificate))
 
 

@@ -22,8 +22,9 @@ from veilset.release.pack import Pack, pack_problems
 ShardForm = Literal["webdataset", "parquet"]
 SUFFIXES: dict[ShardForm, str] = {"webdataset": ".tar", "parquet": ".parquet"}
 
-_PNG_CHANNELS = (1, 2, 3, 4)
+PNG_CHANNELS = (1, 2, 3, 4)
 _NAME = re.compile(r"(\d{8,10})\.(png|cls|json)")
+_ROWS_AT_ONCE = 256
 _LONGEST_NUMBER = 32  # letters of a probability in JSON
 _HOSTILE = (OSError, EOFError, ValueError, KeyError, TypeError, SyntaxError, tarfile.TarError, RecursionError)
 
@@ -59,7 +60,7 @@ def pngs(images: Images) -> Iterator[bytes]:
     from PIL import Image
 
     channels = images.shape[-1]
-    if channels not in _PNG_CHANNELS:
+    if channels not in PNG_CHANNELS:
         raise InputError(f"A PNG has 1 to 4 channels, these images have {channels}. Use --to npz.")
     for image in images:
         content = io.BytesIO()
@@ -112,7 +113,7 @@ def _write_parquet(path: Path, packs: Iterable[Pack], names: Sequence[str], firs
     try:
         for pack in packs:
             findings = pack.labels.ndim == 2
-            schema = _schema(names, has_soft_labels=pack.soft_labels is not None, findings=findings)
+            schema = parquet_schema(names, has_soft_labels=pack.soft_labels is not None, findings=findings)
             data: dict[str, list[Any]] = {
                 "image": [
                     {"bytes": png, "path": f"{stem(first + index)}.png"} for index, png in enumerate(pngs(pack.images))
@@ -129,7 +130,8 @@ def _write_parquet(path: Path, packs: Iterable[Pack], names: Sequence[str], firs
             writer.close()
 
 
-def _schema(names: Sequence[str], *, has_soft_labels: bool, findings: bool) -> Any:
+def parquet_schema(names: Sequence[str], *, has_soft_labels: bool, findings: bool) -> Any:
+    """The columns of a table, with the features of Hugging Face in the metadata."""
     import pyarrow as pa
 
     plain = [name.encode("utf-8", "replace").decode() for name in names]
@@ -197,10 +199,17 @@ def _tar_rows(path: Path, shape: Sequence[int], classes: int) -> Iterator[_Row]:
             if part == "json":
                 about = json.loads(held["json"])
                 label = _label(int(held["cls"]), about["label"])
-                yield named[1], _decoded(held["png"], shape), label, about.get("soft_label")
+                yield named[1], decoded(held["png"], shape), label, about.get("soft_label")
 
 
 def _parquet_rows(path: Path, shape: Sequence[int], count: int) -> Iterator[_Row]:
+    for row in parquet_rows(path, shape, count):
+        named = row["image"]["path"].removesuffix(".png")
+        yield named, decoded(row["image"]["bytes"], shape), _label(row["label"]), row.get("soft_label")
+
+
+def parquet_rows(path: Path, shape: Sequence[int], count: int) -> Iterator[dict[str, Any]]:
+    """The rows of a table of `count` images, as it has them but for size: few at a time, and none is too large."""
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
@@ -211,13 +220,11 @@ def _parquet_rows(path: Path, shape: Sequence[int], count: int) -> Iterator[_Row
         if opened.metadata.num_rows != count or size > 4 * path.stat().st_size + (1 << 20):
             raise ValueError("it does not hold what it should")
         limit = _picture_limit(shape)
-        for group in range(opened.num_row_groups):
-            table = opened.read_row_group(group).to_pylist()
-            for row in table:
+        for batch in opened.iter_batches(batch_size=_ROWS_AT_ONCE):
+            for row in batch.to_pylist():
                 if len(row["image"]["bytes"]) > limit:
                     raise ValueError("an image is larger than it can be")
-                named = row["image"]["path"].removesuffix(".png")
-                yield named, _decoded(row["image"]["bytes"], shape), _label(row["label"]), row.get("soft_label")
+                yield row
     except ArrowException as error:
         raise ValueError(str(error)) from error
 
@@ -232,7 +239,7 @@ def _picture_limit(shape: Sequence[int]) -> int:
     return math.prod(shape) * 5 // 4 + 4096
 
 
-def _decoded(png: bytes, shape: Sequence[int]) -> Images:
+def decoded(png: bytes, shape: Sequence[int]) -> Images:
     """The pixels of a PNG file that has the expected size; nothing larger is decoded."""
     from PIL import Image
 

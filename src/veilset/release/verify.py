@@ -23,11 +23,12 @@ from veilset.release.certificate import Certificate, read_certificate
 from veilset.release.certifying import SECURE_NOISE, input_problems, ledger_problems
 from veilset.release.format import model_names, read_description
 from veilset.release.manifest import read_manifest
-from veilset.release.pack import stored_pack_problems
+from veilset.release.pack import read_pack, stored_pack_problems
 from veilset.release.redaction import states_epsilon
 from veilset.release.sharded import shard_problems
 from veilset.release.signing import check_signature, load_public_key
 from veilset.release.statements import statement_notes, statement_problems
+from veilset.release.table import can_read_tables, loading_text, table_problems
 
 # The stated epsilon may be this much above the computed one (another version of the accountant, wider buckets) ...
 _ABOVE = 1e-3
@@ -158,7 +159,8 @@ def verify_release(
 
     _run(result, signature)
     if _run(result, lambda: layout.file_problems(path, certificate, most_bytes=layout.MOST_BYTES)):
-        _run(result, lambda: _content(path, certificate))
+        if _run(result, lambda: _content(path, certificate)):
+            _run(result, lambda: _loading(path, certificate, result))
         if layout.MANIFEST in certificate.files:
             _run(result, lambda: _shards(path, certificate, sample, result))
     _run(result, lambda: _header(certificate))
@@ -293,6 +295,24 @@ def _content(path: Path, certificate: Certificate) -> list[str]:
             problems.append(f"{layout.weights_file(name)} cannot be read: {error}.")
     if certificate.guarantee == "none" and states_epsilon(texts):
         problems.append("A release without a guarantee names an epsilon in its card, its label or a description.")
+    return problems
+
+
+def _loading(path: Path, certificate: Certificate, result: Verification) -> list[str]:
+    """What other tools read in place of data.npz or the manifest must hold, or lead to, the same images."""
+    problems = []
+    if layout.LOADING in certificate.files:
+        form = read_manifest(path / layout.MANIFEST, certificate).form
+        if (path / layout.LOADING).read_text(encoding="utf-8") != loading_text(form):
+            problems.append(f"{layout.LOADING} leads elsewhere than to the shards.")
+    if layout.TABLE in certificate.files:
+        if not can_read_tables():
+            result.notes.append(
+                f"{layout.TABLE} was not compared with {layout.DATA}, because pyarrow is not installed. Install it "
+                "with: pip install 'veilset[data]'"
+            )
+        else:
+            problems += table_problems(path / layout.TABLE, read_pack(path / layout.DATA), certificate.facts)
     return problems
 
 

@@ -21,11 +21,9 @@ from veilset.pipeline.scale.run_folder import SamplingRun, open_run_folder
 from veilset.pipeline.scale.units import Unit, blocks_of, make_unit, read_unit
 from veilset.release import layout
 from veilset.release.about import About
-from veilset.release.card_forms import SHARDED_RELEASE
 from veilset.release.certificate import Certificate
-from veilset.release.format import seal_directory, write_descriptions
+from veilset.release.format import describe_shards, seal_directory
 from veilset.release.manifest import Manifest, Shard
-from veilset.release.sharded import shard_files
 from veilset.release.shards import ShardForm
 from veilset.release.signing import load_private_key
 
@@ -122,9 +120,7 @@ def finish(
                     shutil.copyfile(run.path / name, building / name)
         manifest = Manifest(form=form, shards=shards)
         (building / layout.MANIFEST).write_bytes(manifest.to_bytes())
-        write_descriptions(
-            building, certificate, about or About(), shard_files(manifest), SHARDED_RELEASE, has_soft_labels=has_soft
-        )
+        describe_shards(building, certificate, about or About(), manifest, has_soft_labels=has_soft)
         sealed = seal_directory(building, certificate, key)
     return sealed  # noqa: RET504 (it is a release when the block has ended)
 
