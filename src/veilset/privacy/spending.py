@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -53,6 +54,12 @@ class Spending:
             for line in ledger.lines
             if line["kind"] == "spend"
         ]
+        self._planned = Counter(self.unspent)
+        if Counter(event for event, _ in self._earlier) - self._planned:
+            raise BudgetError(
+                "The ledger of this run has more lines than its plan has events, so it cannot say what is left. Start "
+                "a new run; it needs a new share of the budget. No data was read."
+            )
         self._current = -1
         self._steps_left: dict[int, int] = {}  # by the line that paid
         self.place: Place = (None, None)
@@ -180,6 +187,11 @@ class Spending:
             if paid == event:
                 del self._earlier[position]
                 return sequence, False
+        # A second line for one event would pay for its steps a second time, once the run resumes.
+        body = {"event": event.to_json()}
+        written = sum(line["kind"] == "spend" and line["body"] == body for line in self.ledger.lines)
+        if written >= self._planned[event]:
+            raise BudgetError(f"{event.label!r} is written down as spent already. No data was read.")
         return self.ledger.spend(event), True
 
     def _hash_of(self, sequence: int) -> str:

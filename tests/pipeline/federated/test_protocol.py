@@ -210,6 +210,27 @@ def test_a_site_that_was_away_is_told_and_pays_nothing_for_it(tmp_path: Path) ->
     site.close()
 
 
+def test_a_farewell_before_the_end_buys_the_server_no_answer(tmp_path: Path) -> None:
+    """It wrote the training down as spent; the first answer did so again, and a site that came back had both."""
+    agreement = agreed("sanitized_gan", steps="6")
+    said: set[bytes] = set()
+    for start in range(4):
+        site = make_site(agreement, "south", tmp_path)
+        desk = Desk(site, lambda _: None, clock=None)
+        desk.reply({"nonce": "1"}, {})
+        for _ in range(2 if start == 0 else 0):
+            assert "statement" in desk.reply({"farewell": True}, {})[0]
+        for number in range(site.rounds):
+            shape = site.question(number)[0].shape
+            answer = desk.reply({"first": number, "ask": number}, {})[1].get("answer")
+            said |= set() if answer is None else {answer.numpy().tobytes()}
+            desk.reply({"first": number, "ask": None}, {"0": torch.full(shape, float(start))})
+        site.close()
+    lines = read_ledger(tmp_path / "south" / "ledger.jsonl")
+    assert sum(line["kind"] == "spend" for line in lines) == 1
+    assert sum(line["body"]["steps"] for line in lines if line["kind"] == "lease") == len(said) == 6
+
+
 @pytest.mark.parametrize(("method", "counts"), [("sanitized_gan", False), ("dfd", True)])
 def test_a_late_answer_counts_where_the_algorithm_allows_it(method: str, counts: bool, tmp_path: Path) -> None:
     held: list[Letter] = []

@@ -10,6 +10,7 @@ import hashlib
 import json
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -88,6 +89,7 @@ class Site:
         self.rounds = sum(event.count for event in self._plan.events)
         self.taken = 0  # results that `fit` has got
         self.answered = _answered(workspace)
+        self._has_parted = False
         self._question: Question | None = None
         self._asked: queue.Queue[Question | BaseException | None] = queue.Queue()
         self._given: queue.Queue[Tensor | None] = queue.Queue()
@@ -161,6 +163,8 @@ class Site:
         kept = self._kept(place)
         if kept is not None:
             return kept
+        if self._has_parted:
+            raise BudgetError(f"{self.name} has signed what it spent, and answers nothing new. No data was read.")
         assert self._opening is not None
         found = question.answer(self._opening.session, event).detach().cpu()
         value = found.float().contiguous().view(question.shape)
@@ -186,15 +190,14 @@ class Site:
         """What this site spent, from its own ledger; `samples` is the number of rounds.
 
         Sums that were never asked for count as spent: their share was reserved, and the ledger says that it is gone.
+        From here on this site answers nothing new, whenever the server asked for its farewell.
         """
         if self._opening is None:
             raise InputError("The site has joined no federation, so there is nothing to certify.")
         ledger = self._opening.ledger
-        left = list(self._plan.events)
-        for line in ledger.lines:
-            if line["kind"] == "spend":
-                left.remove(Event.from_json(line["body"]["event"]))
-        for event in left:
+        self._has_parted = True
+        spent = Counter(Event.from_json(line["body"]["event"]) for line in ledger.lines if line["kind"] == "spend")
+        for event in (Counter(self._plan.events) - spent).elements():
             ledger.spend(event)
         return certify(
             ledger.lines,
