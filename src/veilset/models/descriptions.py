@@ -21,11 +21,13 @@ VERSIONS: Mapping[str, int] = {
     "smooth_generator": 1,
     "dcgan_generator": 1,
     "resnet_generator": 1,
-    "style_generator": 1,  # the settings of its class; the next three alike
+    # The settings of its class, and breadth where its images are not square; the next three alike.
+    "style_generator": 1,
     "sharpened_generator": 1,
     "eigen_generator": 1,
     "stylegan2_generator": 1,
-    "latent_sampler": 1,  # generator (a description of its own), directions, components, draws
+    # Generator (a description of its own), latents, directions, components, draws. Version 1 knew w alone.
+    "latent_sampler": 2,
 }
 """Every network that is published, and the newest version that this code writes and reads."""
 

@@ -177,14 +177,25 @@ def strange_images(count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("preset", "groups", "components"), [("fast", False, 1), ("fast", True, 1), ("fast", True, 2), ("default", True, 1)]
+    ("preset", "groups", "components", "latents"),
+    [
+        ("fast", False, 1, "w"),
+        ("fast", True, 1, "w"),
+        ("fast", True, 2, "w"),
+        ("default", True, 1, "w"),
+        ("fast", False, 1, "z"),
+        ("fast", True, 1, "w_plus"),
+    ],
 )
-def test_one_unit_more_moves_the_sum_by_at_most_the_sensitivity(preset: str, groups: bool, components: int) -> None:
+def test_one_unit_more_moves_the_sum_by_at_most_the_sensitivity(
+    preset: str, groups: bool, components: int, latents: str
+) -> None:
     """The whole noise-free sum of all classes, and of all components in each round, on neighbouring vaults."""
     count = 6
     images, labels = strange_images(count), np.array([0, 1, 0, 0, 1, 1])
     owners = np.array([0, 0, 1, 1, 2, 2]) if groups else None
-    method = Latent.configure(preset, {**SMALL, "components": str(components), "rounds": "2"})
+    settings = {"components": str(components), "rounds": "2", "latents": latents}
+    method = Latent.configure(preset, {**SMALL, **settings})
     seen: list[list[Tensor]] = []
 
     class Watched(Session):
@@ -480,6 +491,8 @@ def test_a_run_that_was_stopped_goes_on_with_its_generator_and_its_paid_sum(
         ({"mean_share": "1"}, "Expected mean_share to be auto or a number above 0 and below 1"),
         ({"inversion_network": "resnet"}, "Unknown network 'resnet'"),
         ({"distance": "lpips"}, "pip install lpips torchvision"),
+        ({"latents": "x"}, "Expected latents"),
+        ({"latents": "w_plus"}, "latents=w_plus needs a mapping network, which generator_kind=eigen has not"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:

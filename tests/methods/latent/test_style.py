@@ -50,7 +50,7 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
 
 
 def test_augmentation_follows_the_critic() -> None:
-    game = StyleGame(16, 1, TINY, seed=0, device="cpu")
+    game = StyleGame((16, 16, 1), TINY, seed=0, device="cpu")
     game.critic.score.bias.data.fill_(50.0)  # sure that everything is real
     game.advance(torch.rand(8, 1, 16, 16))
     assert game.augmented_share > 0
@@ -63,11 +63,11 @@ def test_augmentation_follows_the_critic() -> None:
 def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least 16 public images"):
         make_generator(public(8), TINY)
-    wide = ImageSet(np.zeros((20, 16, 20, 1), dtype=np.uint8), np.arange(20) % 2)
-    with pytest.raises(InputError, match="square"):
+    wide = ImageSet(np.zeros((20, 16, 72, 1), dtype=np.uint8), np.arange(20) % 2)
+    with pytest.raises(InputError, match="at most 4 times the shorter, got 16x72"):
         make_generator(wide, TINY)
     other = tmp_path / "other.pt"
-    StyleGame(16, 1, TINY.changed(width=8), seed=0, device="cpu").save(other)
+    StyleGame((16, 16, 1), TINY.changed(width=8), seed=0, device="cpu").save(other)
     with pytest.raises(InputError, match="not a checkpoint of this training"):
         make_generator(public(), TINY, checkpoint=other)
     with pytest.raises(InputError, match="Expected steps to be a whole number of at least 1"):

@@ -87,8 +87,8 @@ class EigenPool:
         mean = flat.mean(dim=0)
         count = min(_MOST_DIRECTIONS, flat.shape[1], len(flat) - 1)
         variances, directions = principal_directions(flat - mean, count)
-        height, _, channels = pictures.shape[1:]
-        self._network = EigenGenerator(height, channels, count, 1)
+        height, width, channels = pictures.shape[1:]
+        self._network = EigenGenerator(height, channels, count, 1, width)
         self._network.mean.copy_(mean)
         self._network.directions.copy_(directions)
         self._network.deviations.copy_(variances.sqrt())

@@ -32,6 +32,7 @@ from veilset.methods.latent.generators.recipes import (
     recipe_of,
 )
 from veilset.models.features.weights import require_installed
+from veilset.models.generators.sides import LatentsName
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
@@ -64,6 +65,11 @@ class LatentSettings(Settings):
     generator_preset: GeneratorPreset = setting("default", "Of the training of a generator.")
     generator_steps: int | Auto = setting("auto", "Of that training; auto leaves it to the preset.", least=1)
     mirrored: bool = setting(False, "Let the generator see mirrored images, too.")
+    latents: LatentsName = setting(
+        "w",
+        "Of a style or stylegan2 generator: w is the mapped noise, z the noise itself, w_plus a mapped noise for each "
+        "layer: so many times the directions, of which noise lets estimate no more.",
+    )
     search: SearchName = setting(
         "ff",
         "ff is the inversion network; opt, opt_a and opt_b descend from its answer, without penalty, with a weak and "
@@ -127,6 +133,11 @@ class LatentSettings(Settings):
         require_network(self.inversion_network)
         if self.generator_kind == "projected" and not self.generator:
             require_installed(ProjectedRecipe().features)
+        if self.latents != "w" and not self.generator and self.generator_kind != "style":
+            raise InputError(
+                f"latents={self.latents} needs a mapping network, which generator_kind={self.generator_kind} has not. "
+                "Set generator_kind=style, or latents=w."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,9 +223,6 @@ class Latent(Method):
 
     def plan(self, facts: PublicFacts, budget: Budget) -> LatentPlan:
         """Share the budget between the sums, and let noise and units say how many directions can be estimated."""
-        height, width, _ = facts.shape
-        if height != width:
-            raise InputError(f"Expected square images, got {height}x{width}. Pass --size 32.")
         config = self.settings
         if facts.findings and config.components > 1:  # a round shares an image out within its one class
             raise InputError(
@@ -264,7 +272,7 @@ class Latent(Method):
     def _recipe(self, facts: PublicFacts) -> tuple[Recipe | None, int]:
         """How to make a generator, where none is given, and the length of its latents."""
         if self._given is not None:
-            return None, self._given.latent_size(facts.shape)
+            return None, self._given.latent_size(facts.shape, self.settings.latents)
         config = self.settings
         recipe = recipe_of(
             config.generator_kind,
@@ -272,7 +280,7 @@ class Latent(Method):
             steps=config.generator_steps,
             mirrored=config.mirrored,
         )
-        return recipe, latent_size_of(recipe, facts.shape)
+        return recipe, latent_size_of(recipe, facts.shape, config.latents)
 
     def _directions(self, facts: PublicFacts, noise: float, latent_size: int) -> int:
         wanted, each = self.settings.dimensions, facts.units / facts.classes

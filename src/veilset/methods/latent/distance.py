@@ -21,6 +21,7 @@ class WaveletDistance(nn.Module):
     """Squared distance in pixels and in wavelet features normalised within the image; nothing is learned."""
 
     def __init__(self, size: int, channels: int) -> None:
+        """For images whose longer side is `size`; the shorter is stretched to a square."""
         super().__init__()
         self.side = min(_LARGEST_SIDE, max(SMALLEST_SIDE, size))
         self.scattering = Scattering(self.side, channels, L=_ANGLES)
@@ -46,7 +47,7 @@ class LpipsDistance(nn.Module):
 
     def features(self, images: Tensor) -> tuple[Tensor, ...]:
         """The images in three colours and large enough; the network compares pairs."""
-        return (_of_side(images, max(_LPIPS_SIDE, images.shape[-1])).expand(-1, 3, -1, -1),)
+        return (_of_side(images, max(_LPIPS_SIDE, *images.shape[-2:])).expand(-1, 3, -1, -1),)
 
     def forward(self, first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> Tensor:
         """(b,)."""
@@ -81,13 +82,13 @@ Distance = WaveletDistance | LpipsDistance | LiteDistance
 
 
 def distance_named(name: DistanceName, size: int, channels: int) -> Distance:
-    """The distance called `name` for images of this size."""
+    """The distance called `name` for images whose longer side is `size`."""
     if name == "lite0":
         return LiteDistance(size)
     return LpipsDistance() if name == "lpips" else WaveletDistance(size, channels)
 
 
 def _of_side(images: Tensor, side: int) -> Tensor:
-    if images.shape[-1] == side:
+    if tuple(images.shape[-2:]) == (side, side):
         return images
     return functional.interpolate(images, (side, side), mode="bilinear", antialias=True)

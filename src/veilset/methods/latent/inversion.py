@@ -43,13 +43,13 @@ def train_inversion(
     if isinstance(generator, EigenGenerator | SharpenedGenerator):
         return _Encoder(space, generator)
     device = space.centre.device
-    side = generator.size
+    side = min(generator.shape[:2])
     if side < SMALLEST_SIDE:
         raise InputError(f"Expected images of at least {SMALLEST_SIDE} pixels a side, got {side}. Pass --size 32.")
     width = training.width if training.network == "convnet" else None
-    network = build_network(
-        training.network, shape=(side, side, generator.channels), classes=space.size, width=width, seed=seed
-    ).to(device)
+    network = build_network(training.network, shape=generator.shape, classes=space.size, width=width, seed=seed).to(
+        device
+    )
     if checkpoint is not None and checkpoint.exists():
         network.load_state_dict(torch.load(checkpoint, map_location=device, weights_only=True))
         return network.eval().requires_grad_(False)

@@ -35,6 +35,7 @@ from veilset.methods.shared.class_counts import drowned_classes
 from veilset.methods.shared.findings import in_all_blocks, shares_of_kinds, sums_of_kinds
 from veilset.models.generators.files import load_generator, save_generator
 from veilset.models.generators.style import LatentGenerator
+from veilset.models.generators.views import seen_by
 from veilset.privacy.session import Session
 from veilset.privacy.vault import Public, PublicFacts
 from veilset.release.inputs import require_carried
@@ -55,7 +56,7 @@ def fit(plan: LatentPlan, session: Session, public: Public | None, context: Cont
         require_carried(plan.given.inputs, session.plan)
     # 0. The public generator, its coordinates, and a search that was trained on its samples.
     generator = _generator(plan, facts, public, context)
-    space = LatentSpace.of(generator, context.seed, context.kept(_SPACE))
+    space = LatentSpace.of(seen_by(generator, config.latents), context.seed, context.kept(_SPACE))
     search = _search(plan, space, context)
     size = min(plan.directions, space.size)
     found = public_answers(search, public, context.seed)

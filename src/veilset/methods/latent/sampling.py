@@ -31,6 +31,7 @@ from veilset.methods.shared.findings import as_labels
 from veilset.models.descriptions import described
 from veilset.models.generators.eigen import SHOWS_PUBLIC, EigenGenerator
 from veilset.models.generators.files import description_of, rebuild
+from veilset.models.generators.views import behind, seen_by
 
 _STILL_COUNT = 0.5  # of the draws, by their effective number
 _MOST_WEIGHT = 4.0  # of a draw, against the usual one
@@ -150,13 +151,14 @@ class FittedLatents(Fitted):
 
     def models(self) -> dict[str, ReleasedModel]:
         """The public generator with the private latent Gaussians; `rebuild_sampler` draws from them."""
-        space = self.space
-        weights = {f"generator.{name}": value for name, value in space.generator.state_dict().items()}
+        space, generator = self.space, behind(self.space.generator)
+        weights = {f"generator.{name}": value for name, value in generator.state_dict().items()}
         weights |= {f"space.{name}": getattr(space, name) for name in ("centre", "directions", "deviations")}
         weights |= {f"latents.{name}": value for name, value in vars(self.latents).items()}
         description = described(
             "latent_sampler",
-            generator=description_of(space.generator),
+            generator=description_of(generator),
+            latents=self.settings.latents,
             directions=self.latents.size,
             components=self.settings.components,
             draws=self.settings.draws,
@@ -185,7 +187,7 @@ def rebuild_sampler(description: Mapping[str, Any], weights: Mapping[str, Tensor
         return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
     try:
-        generator = rebuild(description["generator"], part("generator."))
+        generator = seen_by(rebuild(description["generator"], part("generator.")), description.get("latents", "w"))
         return LatentSpace(generator=generator, **part("space.")), ClassLatents(**part("latents."))
     except (KeyError, TypeError) as error:
         raise InputError(f"Not a release of latent: {type(error).__name__}: {error}") from error

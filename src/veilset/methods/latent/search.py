@@ -44,8 +44,8 @@ class LatentSearch:
         if settings.start == "network" and network is None:
             raise InputError("A search that starts from the inversion network needs one.")
         self.space, self.network, self.settings = space, network, settings
-        generator = space.generator
-        self._distance = distance_named(distance, generator.size, generator.channels).to(space.centre.device)
+        height, width, channels = space.generator.shape
+        self._distance = distance_named(distance, max(height, width), channels).to(space.centre.device)
 
     @property
     def batch(self) -> int:
@@ -68,8 +68,7 @@ class LatentSearch:
         Kernels may treat the last rows of a matrix otherwise than the first, and which do depends on the processor. So
         it is tried here, once, on random images and in the first steps of a descent; a single image has no company.
         """
-        generator = self.space.generator
-        shape = (_MOST_TOGETHER, generator.size, generator.size, generator.channels)
+        shape = (_MOST_TOGETHER, *self.space.generator.shape)
         images = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
         pixels = as_floats(images, self.space.centre.device)
         size = _MOST_TOGETHER
@@ -134,7 +133,7 @@ def public_answers(search: LatentSearch, public: Records | None, seed: int) -> T
     space = search.space
     count = _PUBLIC_SAMPLES if search.settings.steps == 0 else max(256, 4 * space.size)
     if public is not None:
-        require_shape(public, (space.generator.size, space.generator.size, space.generator.channels))
+        require_shape(public, space.generator.shape)
         order = numpy_generator(seed, "latent public images").permutation(len(public.labels))
         pictures = torch.from_numpy(public.read(np.sort(order[:count]).astype(np.int64)))
     if public is None or len(pictures) < 2 * space.size:

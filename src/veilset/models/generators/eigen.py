@@ -30,28 +30,30 @@ class EigenGenerator(LatentGenerator):
     """Public images in their principal directions.
 
     Args:
-        size: side of the square image.
+        size: height of the image.
         channels: colour channels.
         latent_size: principal directions.
         pictures: public images whose coordinates are kept.
+        breadth: of the image, where it is not square.
     """
 
     settings = ("size", "channels", "latent_size", "pictures")
 
-    mean: Tensor  # (channels * size * size,)
-    directions: Tensor  # (channels * size * size, latent_size), the most variance first
+    mean: Tensor  # (channels * height * breadth,)
+    directions: Tensor  # (channels * height * breadth, latent_size), the most variance first
     deviations: Tensor  # (latent_size,)
     codes: Tensor  # (pictures, latent_size), in half precision: they are most of the file
 
-    def __init__(self, size: int, channels: int, latent_size: int, pictures: int) -> None:
+    def __init__(self, size: int, channels: int, latent_size: int, pictures: int, breadth: int | None = None) -> None:
         super().__init__()
-        if min(size, channels, latent_size, pictures) < 1:
+        if min(size, channels, latent_size, pictures, size if breadth is None else breadth) < 1:
             raise InputError(
-                "Expected size, channels, latent_size and pictures of at least 1, "
-                f"got {size}, {channels}, {latent_size} and {pictures}."
+                "Expected size, channels, latent_size, pictures and breadth of at least 1, "
+                f"got {size}, {channels}, {latent_size}, {pictures} and {breadth}."
             )
         self.size, self.channels, self.latent_size, self.pictures = size, channels, latent_size, pictures
-        numbers = channels * size * size
+        self.breadth = None if breadth == size else breadth
+        numbers = math.prod(self.shape)
         self.register_buffer("mean", torch.zeros(numbers))
         self.register_buffer("directions", torch.zeros(numbers, latent_size))
         self.register_buffer("deviations", torch.zeros(latent_size))
@@ -66,15 +68,15 @@ class EigenGenerator(LatentGenerator):
 
     def forward(self, w: Tensor) -> Tensor:
         """Images in [0, 1]."""
-        pixels = w @ self.directions.T + self.mean
-        return pixels.clamp(0, 1).reshape(len(w), self.channels, self.size, self.size)
+        pixels, (height, breadth, channels) = w @ self.directions.T + self.mean, self.shape
+        return pixels.clamp(0, 1).reshape(len(w), channels, height, breadth)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Latents (b, latent_size) of images in [0, 1] (b, channels, size, size), each alone."""
+        """Latents (b, latent_size) of images in [0, 1] (b, channels, height, breadth), each alone."""
         return (images.flatten(1) - self.mean) @ self.directions
 
     def kept_pictures(self) -> Images:
-        """The public images (pictures, size, size, channels) that the generator shows, as 8 bits."""
+        """The public images (pictures, height, breadth, channels) that the generator shows, as 8 bits."""
         return np.ascontiguousarray(self.render(self.codes.float()).permute(0, 2, 3, 1).numpy())
 
     def straighten(self, w: Tensor) -> Tensor:

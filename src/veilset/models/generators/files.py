@@ -30,7 +30,8 @@ _PREFIX = "generator."  # of the generator's weights in the file of a release
 def description_of(generator: LatentGenerator) -> dict[str, Any]:
     """JSON-ready data that rebuilds a generator without its weights."""
     network = next(name for name, known in _KINDS.items() if type(generator) is known)
-    return described(network, **{name: getattr(generator, name) for name in generator.settings})
+    breadth = {} if generator.breadth is None else {"breadth": generator.breadth}
+    return described(network, **{name: getattr(generator, name) for name in generator.settings}, **breadth)
 
 
 def rebuild(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LatentGenerator:
@@ -38,7 +39,7 @@ def rebuild(description: Mapping[str, Any], weights: Mapping[str, Tensor]) -> La
     try:
         description = recognised(description)
         kind = _KINDS[description["network"]]
-        sizes = sizes_of(description, kind.settings)
+        sizes = sizes_of(description, (*kind.settings, *(("breadth",) if "breadth" in description else ())))
         generator = built_to_fit(lambda: kind(**sizes), weights)
     except (InputError, AttributeError, KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InputError(f"Not a generator and its weights: {type(error).__name__}: {error}") from error

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from veilset.core.errors import InputError
+from veilset.models.generators.sides import LatentsName, layer_count
 
 HEADER = "veilset_generator"
 """Where the description stands in a file's metadata."""
 
 _IN_A_RELEASE = "generator.safetensors"
 _DESCRIPTION_LIMIT = 1 << 20
+_LAYERED = {"style_generator", "stylegan2_generator", "style", "stylegan2"}  # the last two in old files
 _PICKLE_ENDINGS = {".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin"}
 
 
@@ -19,16 +21,19 @@ def generator_file(place: Path) -> Path:
     return place / _IN_A_RELEASE if place.is_dir() else place
 
 
-def latent_size_in(path: Path, shape: tuple[int, int, int]) -> int:
+def latent_size_in(path: Path, shape: tuple[int, int, int], latents: LatentsName = "w") -> int:
     """The length of the latents of the generator in a file, which is refused where it cannot make images of `shape`."""
     form, (height, width, channels) = read_description(path), shape
     size, depth, latent_size = (int(form[name]) for name in ("size", "channels", "latent_size"))
-    if (size, size, depth) != shape:
+    breadth = int(form.get("breadth", size))
+    if (size, breadth, depth) != shape:
         raise InputError(
-            f"The generator {path} makes images of {size}x{size}x{depth}, the private ones are "
+            f"The generator {path} makes images of {size}x{breadth}x{depth}, the private ones are "
             f"{height}x{width}x{channels}. Pass --size {size} --channels {depth}, or another generator."
         )
-    return latent_size
+    if latents != "w" and form.get("network", form.get("kind")) not in _LAYERED:
+        raise InputError(f"latents={latents} needs a style or stylegan2 generator, which {path} is not. Set latents=w.")
+    return latent_size * (layer_count(size, breadth) if latents == "w_plus" else 1)
 
 
 def read_description(place: Path) -> dict[str, Any]:
@@ -57,7 +62,8 @@ def read_description(place: Path) -> dict[str, Any]:
             raise InputError(
                 f"{path} does not say which generator it holds. Use a file of `veilset generator train` or `convert`."
             )
-        return description | {name: int(description[name]) for name in ("size", "channels", "latent_size")}
+        numbers = {"size", "channels", "latent_size", *({"breadth"} & set(description))}
+        return description | {name: int(description[name]) for name in numbers}
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"The header of {path} is damaged: {error}.") from error
 

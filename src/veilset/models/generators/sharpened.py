@@ -15,14 +15,13 @@ from torch.nn import functional
 
 from veilset.core.errors import InputError
 from veilset.models.features.code import principal_directions
+from veilset.models.generators.sides import START_SIDE, level_count
 from veilset.models.generators.style import (
-    START_SIDE,
     EqualConvolution,
     LatentGenerator,
     StyledConvolution,
     active,
     doubled,
-    level_count,
     widths_of,
 )
 

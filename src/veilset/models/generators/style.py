@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError
+from veilset.models.generators.sides import layer_count, level_count, starting_sides
 
 SLOPE = 0.2  # of the leaky ReLU
-START_SIDE = 4
-"""Of the learned constant."""
 _MOST_WIDENING = 4  # maps at coarse levels, in multiples of those at the finest
 _SAMPLES_OF_THE_AVERAGE = 10_000
 _MAPPING_RATE = 0.01
@@ -29,14 +28,21 @@ class LatentGenerator(nn.Module, ABC):
     """What `latent` asks of a public generator: w from noise, images from w, and the average w.
 
     A subclass sets `size`, `channels` and `latent_size`, fills the buffer `w_average`, and has `map` and `forward`;
-    `settings` names the attributes that rebuild it.
+    `settings` names the attributes that rebuild it, beside `breadth` where that is not the size.
     """
 
     settings: ClassVar[tuple[str, ...]]
     size: int
+    """The height of an image, and its breadth where that is None."""
+    breadth: int | None = None
     channels: int
     latent_size: int
     w_average: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, breadth and channels of an image."""
+        return self.size, self.breadth or self.size, self.channels
 
     @abstractmethod
     def map(self, z: Tensor) -> Tensor:
@@ -44,7 +50,7 @@ class LatentGenerator(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, w: Tensor) -> Tensor:
-        """Images in [0, 1], (b, channels, size, size); differentiable in w."""
+        """Images in [0, 1], (b, channels, height, breadth); differentiable in w."""
 
     def straighten(self, w: Tensor) -> Tensor:
         """Latents before the last leaky ReLU, where they are nearly Gaussian (Zhu et al. 2020, arXiv 2012.09036)."""
@@ -62,7 +68,7 @@ class LatentGenerator(nn.Module, ABC):
 
     @torch.no_grad()
     def render(self, w: Tensor) -> Tensor:
-        """8-bit images (b, channels, size, size) on the CPU, a few at a time."""
+        """8-bit images (b, channels, height, breadth) on the CPU, a few at a time."""
         parts = torch.split(w, _AT_ONCE)
         return torch.cat([(self(part) * 255).round().to(torch.uint8).cpu() for part in parts])
 
@@ -71,24 +77,48 @@ class LatentGenerator(nn.Module, ABC):
         self.w_average.copy_(self.draw(_SAMPLES_OF_THE_AVERAGE, coins).mean(dim=0))
 
 
-class StyleGenerator(LatentGenerator):
+class LayeredGenerator(LatentGenerator):
+    """One whose layers could each have a latent of their own (W+), and whose mapping can be followed by gradients."""
+
+    @property
+    def layers(self) -> int:
+        """How many latents W+ has."""
+        return layer_count(self.size, self.breadth)
+
+    @abstractmethod
+    def layered(self, w: Tensor) -> Tensor:
+        """Images in [0, 1] of latents (b, layers, latent_size), one for each layer; differentiable in them."""
+
+    def forward(self, w: Tensor) -> Tensor:
+        """Images in [0, 1]; all layers see the same latent."""
+        return self.layered(w[:, None].expand(-1, self.layers, -1))
+
+
+class StyleGenerator(LayeredGenerator):
     """A small style-based generator.
 
     Args:
-        size: side of the square image, 8 to 256 pixels; sides that are no power of two are cut out of the next one.
+        size: height of the image, 8 to 256 pixels; what the doublings of a few pixels do not give is cut out.
         channels: colour channels.
         latent_size: length of z and of w.
         width: maps at the finest level; doubled at each coarser one, up to four times as many.
         mapping_layers: layers of the mapping network.
+        breadth: of the image, where it is not square; at most four times the height, and as little.
     """
 
     settings = ("size", "channels", "latent_size", "width", "mapping_layers")
 
     def __init__(
-        self, size: int, channels: int, latent_size: int = 64, width: int = 16, mapping_layers: int = 4
+        self,
+        size: int,
+        channels: int,
+        latent_size: int = 64,
+        width: int = 16,
+        mapping_layers: int = 4,
+        breadth: int | None = None,
     ) -> None:
         super().__init__()
-        levels = level_count(size)
+        levels = level_count(size, breadth)
         if min(channels, latent_size, width, mapping_layers) < 1:
             raise InputError(
                 "Expected channels, latent_size, width and mapping_layers of at least 1, "
@@ -96,11 +126,12 @@ class StyleGenerator(LatentGenerator):
             )
         self.size, self.channels, self.latent_size = size, channels, latent_size
         self.width, self.mapping_layers = width, mapping_layers
+        self.breadth = None if breadth == size else breadth
         self.mapping = nn.ModuleList(
             EqualLinear(latent_size, latent_size, rate=_MAPPING_RATE) for _ in range(mapping_layers)
         )
         widths = widths_of(width, levels)
-        self.start = nn.Parameter(torch.randn(widths[0], START_SIDE, START_SIDE))
+        self.start = nn.Parameter(torch.randn(widths[0], *starting_sides(size, breadth)))
         self.first = StyledConvolution(widths[0], widths[0], latent_size)
         self.levels = nn.ModuleList(
             _Level(before, after, channels, latent_size) for before, after in itertools.pairwise(widths)
@@ -114,38 +145,40 @@ class StyleGenerator(LatentGenerator):
             w = active(layer(w))
         return w
 
-    def forward(self, w: Tensor) -> Tensor:
-        """Images in [0, 1]."""
+    def layered(self, w: Tensor) -> Tensor:
+        """Images in [0, 1] of a latent for each layer."""
         maps = self.start.expand(len(w), -1, -1, -1).contiguous(memory_format=torch.channels_last)
-        maps = self.first(maps, w)
+        maps = self.first(maps, w[:, 0])
         picture: Tensor | None = None
-        for level in self.levels:
-            maps, layer = level(maps, w)
+        for number, level in enumerate(self.levels):
+            maps, layer = level(maps, w[:, 2 * number + 1 :])
             picture = layer if picture is None else doubled(picture) + layer
         assert picture is not None
-        margin = (picture.shape[-1] - self.size) // 2
-        return torch.sigmoid(2 * picture[:, :, margin : margin + self.size, margin : margin + self.size])
+        height, breadth, _ = self.shape
+        return torch.sigmoid(2 * cut_out(picture, height, breadth))
 
 
 class StyleCritic(nn.Module):
     """Residual blocks that halve the side, the spread within the batch as one more map, then one logit per image."""
 
-    def __init__(self, size: int, channels: int, width: int = 16) -> None:
+    def __init__(self, size: int, channels: int, width: int = 16, breadth: int | None = None) -> None:
         super().__init__()
-        levels = level_count(size)
+        levels, starts = level_count(size, breadth), starting_sides(size, breadth)
         widths = widths_of(width, levels)[::-1]
-        self.padding = (START_SIDE * 2**levels - size) // 2
+        missing = [start * 2**levels - side for start, side in zip(starts, (size, breadth or size), strict=True)]
+        # Of the breadth before and after, then of the height, as torch pads.
+        self.padding = tuple(part for rest in missing[::-1] for part in (rest // 2, rest - rest // 2))
         self.stem = EqualConvolution(channels, widths[0], 1)
         self.blocks = nn.ModuleList(_DownBlock(before, after) for before, after in itertools.pairwise(widths))
         self.last = EqualConvolution(widths[-1] + 1, widths[-1], 3)
-        self.hidden = EqualLinear(widths[-1] * START_SIDE**2, widths[-1])
+        self.hidden = EqualLinear(widths[-1] * math.prod(starts), widths[-1])
         self.score = EqualLinear(widths[-1], 1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (b,) of images in [0, 1]; images of one batch see each other's spread."""
-        padded = (
-            functional.pad(2 * images - 1, (self.padding,) * 4, mode="replicate") if self.padding else 2 * images - 1
-        )
+        padded = 2 * images - 1
+        if any(self.padding):
+            padded = functional.pad(padded, self.padding, mode="replicate")
         maps = active(self.stem(padded.contiguous(memory_format=torch.channels_last)))
         for block in self.blocks:
             maps = block(maps)
@@ -201,13 +234,6 @@ def demodulation(weight: Tensor, styles: Tensor) -> Tensor:
     return (styles.square() @ weight.square().sum(dim=(2, 3)).T + 1e-8).rsqrt()
 
 
-def level_count(size: int) -> int:
-    """Doublings from the constant to the image."""
-    if not 8 <= size <= 256:
-        raise InputError(f"Expected images of 8 to 256 pixels a side, got {size}. Pass --size 32.")
-    return math.ceil(math.log2(size / START_SIDE))
-
-
 class StyledConvolution(nn.Module):
     """A convolution of maps that latents scale first."""
 
@@ -229,7 +255,7 @@ class StyledConvolution(nn.Module):
 
 
 class _Level(nn.Module):
-    """Twice the side: two convolutions, and a layer of the picture."""
+    """Twice the side: two convolutions, and a layer of the picture that shares the next level's first latent."""
 
     def __init__(self, before: int, after: int, channels: int, latent_size: int) -> None:
         super().__init__()
@@ -238,8 +264,8 @@ class _Level(nn.Module):
         self.paint = StyledConvolution(after, channels, latent_size, kernel=1, demodulated=False)
 
     def forward(self, maps: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        maps = self.refine(self.widen(doubled(maps), w), w)
-        return maps, self.paint(maps, w)
+        maps = self.refine(self.widen(doubled(maps), w[:, 0]), w[:, 1])
+        return maps, self.paint(maps, w[:, 2])
 
 
 class _DownBlock(nn.Module):
@@ -263,3 +289,9 @@ def widths_of(width: int, levels: int, most_widening: int = _MOST_WIDENING) -> l
 def doubled(maps: Tensor) -> Tensor:
     """Twice the side."""
     return functional.interpolate(maps, scale_factor=2, mode="bilinear", align_corners=False)
+
+
+def cut_out(picture: Tensor, height: int, breadth: int) -> Tensor:
+    """The middle of a picture that may be larger than the image."""
+    above, before = ((side - wanted) // 2 for side, wanted in zip(picture.shape[2:], (height, breadth), strict=True))
+    return picture[:, :, above : above + height, before : before + breadth]

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from veilset.core.errors import InputError
-from veilset.models.generators.style import EqualLinear, LatentGenerator, active, demodulation, unit_power
+from veilset.models.generators.style import EqualLinear, LayeredGenerator, active, demodulation, unit_power
 
 _FILTER = (1.0, 3.0, 3.0, 1.0)
 
 
-class StyleGan2(LatentGenerator):
+class StyleGan2(LayeredGenerator):
     """StyleGAN2 without class labels.
 
     Args:
@@ -70,12 +70,13 @@ class StyleGan2(LatentGenerator):
         w: Tensor = self.mapping(z)
         return w
 
-    def forward(self, w: Tensor) -> Tensor:
-        """Images in [0, 1]; the network's own run from -1 to 1."""
+    def layered(self, w: Tensor) -> Tensor:
+        """Images in [0, 1] of a latent for each layer; the network's own run from -1 to 1."""
         maps = w.new_empty(0)
         picture: Tensor | None = None
-        for block in self.synthesis.values():
-            maps, picture = block(maps, picture, w)
+        for number, block in enumerate(self.synthesis.values()):
+            # The first block has one convolution; a layer of colour shares the next block's first latent.
+            maps, picture = block(maps, picture, w[:, max(0, 2 * number - 1) :])
         return ((cast(Tensor, picture) + 1) / 2).clamp(0, 1)
 
 
@@ -109,9 +110,12 @@ class _Block(nn.Module):
         self.register_buffer("resample_filter", _filter())
 
     def forward(self, maps: Tensor, picture: Tensor | None, w: Tensor) -> tuple[Tensor, Tensor]:
-        maps = self.conv0(maps, w) if picture is not None else self.const.expand(len(w), -1, -1, -1)
-        maps = self.conv1(maps, w)
-        colour: Tensor = self.torgb(maps, w)
+        if picture is not None:
+            maps, w = self.conv0(maps, w[:, 0]), w[:, 1:]
+        else:
+            maps = self.const.expand(len(w), -1, -1, -1)
+        maps = self.conv1(maps, w[:, 0])
+        colour: Tensor = self.torgb(maps, w[:, 1])
         return maps, colour if picture is None else _doubled(picture, self.get_buffer("resample_filter")) + colour
 
 

@@ -22,8 +22,6 @@ def fit_eigen(
 ) -> EigenGenerator:
     """The generator, in evaluation mode; of many public images some are chosen at random."""
     height, width, channels = public.shape
-    if height != width:
-        raise InputError(f"Expected square public images, got {height}x{width}. Pass --size 32.")
     if len(public.labels) < _FEWEST_PICTURES:
         raise InputError(f"Expected at least {_FEWEST_PICTURES} public images, got {len(public.labels)}.")
     coins = numpy_generator(seed, "eigen pictures")
@@ -41,7 +39,7 @@ def fit_eigen(
                 "The public images are all the same, so they say nothing of what images can be. Use others."
             )
         variances, directions = principal_directions(flat - mean, min(eigen_size(public.shape), len(flat) - 1))
-        generator = EigenGenerator(height, channels, directions.shape[1], len(flat)).to(device)
+        generator = EigenGenerator(height, channels, directions.shape[1], len(flat), width).to(device)
         generator.mean.copy_(mean)
         generator.directions.copy_(directions)
         generator.deviations.copy_(variances.sqrt())

@@ -184,14 +184,10 @@ class Game(ABC):
             ) from error
 
 
-def require_trainable(public: Records) -> tuple[int, int]:
-    """Side and channels of the public images, which must be square and not too few."""
-    height, width, channels = public.shape
-    if height != width:
-        raise InputError(f"Expected square public images, got {height}x{width}. Pass --size 32.")
+def require_enough(public: Records) -> None:
+    """Refuse too few public images."""
     if len(public.labels) < _FEWEST_IMAGES:
         raise InputError(f"Expected at least {_FEWEST_IMAGES} public images, got {len(public.labels)}.")
-    return height, channels
 
 
 def play(

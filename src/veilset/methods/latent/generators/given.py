@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from veilset.core.files import sha256_of
 from veilset.models.generators.headers import generator_file, latent_size_in
+from veilset.models.generators.sides import LatentsName
 from veilset.release.inputs import InputRelease, inputs_at
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ class GivenGenerator:
         """The release that it is from, verified, if it is from one."""
         return inputs_at(self._place, is_of_others=self._is_of_others)
 
-    def latent_size(self, shape: tuple[int, int, int]) -> int:
-        """The length of its latents, by its header; refused where it cannot make images of `shape`."""
-        return latent_size_in(Path(self._place), shape)
+    def latent_size(self, shape: tuple[int, int, int], latents: LatentsName) -> int:
+        """The length of its latents, by its header; refused where it cannot make images of `shape`, or has no such."""
+        return latent_size_in(Path(self._place), shape, latents)
 
     def certified(self) -> dict[str, Any]:
         """The file's name and SHA-256, for its path."""

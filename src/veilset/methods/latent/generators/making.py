@@ -5,8 +5,8 @@ from pathlib import Path
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Records
 from veilset.methods.latent.generators.eigen import fit_eigen
-from veilset.methods.latent.generators.game import UNWATCHED, Game, Watch, play, require_trainable
-from veilset.methods.latent.generators.recipes import EigenRecipe, ProjectedRecipe, Recipe
+from veilset.methods.latent.generators.game import UNWATCHED, Game, Watch, play, require_enough
+from veilset.methods.latent.generators.recipes import EigenRecipe, ProjectedRecipe, Recipe, require_sides
 from veilset.methods.latent.generators.style import StyleGame
 from veilset.models.generators.style import LatentGenerator
 
@@ -27,11 +27,12 @@ def make_generator(
     """
     if isinstance(recipe, EigenRecipe):
         return fit_eigen(public, mirrored=recipe.mirrored, seed=seed, device=device, progress=progress)
-    height, channels = require_trainable(public)
+    require_enough(public)
+    require_sides(recipe, public.shape)
     if isinstance(recipe, ProjectedRecipe):
         from veilset.methods.latent.generators.projected import ProjectedGame
 
-        game: Game = ProjectedGame(height, channels, recipe, seed=seed, device=device)
+        game: Game = ProjectedGame(public.shape[0], public.shape[2], recipe, seed=seed, device=device)
     else:
-        game = StyleGame(height, channels, recipe, seed=seed, device=device)
+        game = StyleGame(public.shape, recipe, seed=seed, device=device)
     return play(game, public, checkpoint=checkpoint, watch=watch, progress=progress)

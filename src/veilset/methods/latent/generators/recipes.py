@@ -2,7 +2,9 @@
 
 from typing import Literal
 
+from veilset.core.errors import InputError
 from veilset.core.settings import RATE, Auto, Settings, setting
+from veilset.models.generators.sides import LatentsName, layer_count, level_count
 
 GeneratorKind = Literal["style", "projected", "eigen"]
 PublishedFeatures = Literal["lite0", "lite1", "lite2"]
@@ -84,6 +86,24 @@ def eigen_size(shape: tuple[int, int, int]) -> int:
     return min(_MOST_DIRECTIONS, height * width * channels)
 
 
-def latent_size_of(recipe: Recipe, shape: tuple[int, int, int]) -> int:
+def require_sides(recipe: Recipe, shape: tuple[int, int, int]) -> None:
+    """Refuse images that a recipe cannot make: eigen makes any, style by the rule of `level_count`, projected squares.
+
+    The critic of a projected generator sees images through a network of squares.
+    """
+    height, width, _ = shape
+    if isinstance(recipe, ProjectedRecipe) and height != width:
+        raise InputError(
+            f"Expected square images for a projected generator, got {height}x{width}. Pass --size 32, or set "
+            "generator_kind=style or eigen."
+        )
+    if not isinstance(recipe, EigenRecipe):
+        level_count(height, width)
+
+
+def latent_size_of(recipe: Recipe, shape: tuple[int, int, int], latents: LatentsName = "w") -> int:
     """The length of the latents of a generator that a recipe makes from enough public images of a shape."""
-    return eigen_size(shape) if isinstance(recipe, EigenRecipe) else recipe.latent_size
+    require_sides(recipe, shape)
+    if isinstance(recipe, EigenRecipe):
+        return eigen_size(shape)
+    return recipe.latent_size * (layer_count(*shape[:2]) if latents == "w_plus" else 1)

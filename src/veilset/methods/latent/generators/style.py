@@ -28,11 +28,14 @@ class StyleGame(Game):
     generator: StyleGenerator
     critic: StyleCritic
 
-    def __init__(self, size: int, channels: int, recipe: StyleRecipe, *, seed: int, device: str) -> None:
+    def __init__(self, shape: tuple[int, int, int], recipe: StyleRecipe, *, seed: int, device: str) -> None:
+        height, width, channels = shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "style networks"))
-            generator = StyleGenerator(size, channels, recipe.latent_size, recipe.width, recipe.mapping_layers)
-            critic = StyleCritic(size, channels, recipe.width)
+            generator = StyleGenerator(
+                height, channels, recipe.latent_size, recipe.width, recipe.mapping_layers, breadth=width
+            )
+            critic = StyleCritic(height, channels, recipe.width, breadth=width)
         rate = recipe.learning_rate
         super().__init__(generator, critic, recipe, rates=(rate, rate), seed=seed, device=device)
         self.recipe: StyleRecipe = recipe
