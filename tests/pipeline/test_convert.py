@@ -5,14 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import save_file
 
 from veilset.core.errors import InputError, VerificationError
 from veilset.data.images import ImageSet
 from veilset.models import build_network
-from veilset.pipeline.convert import Conversion, convert_network, convert_release
+from veilset.pipeline.convert import Conversion, convert_network, convert_networks, convert_release
 from veilset.pipeline.job import Job
-from veilset.pipeline.model_files import Declared
+from veilset.pipeline.model_files import Declared, Together
 from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
 from veilset.release.format import load_release
@@ -63,6 +64,34 @@ def test_a_network_of_ones_own_has_no_guarantee(tmp_path: Path) -> None:
     assert "user's own" in certificate.reasons[0]
     with pytest.raises(InputError, match="not those of convnet"):
         convert_network(tmp_path / "own.safetensors", dataclasses.replace(OWN, network="convnet"), CONVERSION)
+
+
+def test_teachers_of_ones_own_answer_together_and_have_no_guarantee(published: Path, tmp_path: Path) -> None:
+    """Nothing in files of weights shows that their training images were disjoint."""
+    places = [tmp_path / f"own-{seed}.safetensors" for seed in range(3)]
+    for seed, place in enumerate(places):
+        save_file(build_network("lenet", shape=(16, 16, 1), classes=2, seed=seed).state_dict(), place)
+    made = convert_networks(places, OWN, CONVERSION).save(tmp_path / "release")
+    verified = verify_release(made)
+    assert verified.ok, verified.problems
+    certificate = load_release(made).certificate
+    assert (certificate.guarantee, certificate.epsilon) == ("none", None)
+    assert certificate.settings["teachers"] == 3
+    assert "nor on whose images" in certificate.reasons[0]
+    with pytest.raises(InputError, match="is a release, which converts alone"):
+        convert_networks([places[0], published], OWN, CONVERSION)
+    save_file(build_network("lenet", shape=(16, 16, 3), classes=2).state_dict(), tmp_path / "colour.safetensors")
+    with pytest.raises(InputError, match="networks of one shape"):
+        convert_networks([places[0], tmp_path / "colour.safetensors"], OWN, CONVERSION)
+    with pytest.raises(InputError, match="at least one"):
+        convert_networks([], OWN, CONVERSION)
+
+
+def test_networks_together_say_the_mean_of_their_probabilities() -> None:
+    networks = [build_network("lenet", shape=(16, 16, 1), classes=3, seed=seed).eval() for seed in range(4)]
+    images = torch.rand(5, 1, 16, 16)
+    said = torch.stack([network(images).softmax(dim=1) for network in networks]).mean(dim=0)
+    assert torch.allclose(Together(networks)(images).softmax(dim=1), said, atol=1e-6)
 
 
 def test_statistics_are_not_to_be_had(tmp_path: Path) -> None:

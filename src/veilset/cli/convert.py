@@ -26,8 +26,12 @@ from veilset.core.errors import InputError
 
 
 def convert(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A release, a student of veilset train, or a file of weights.")
+    models: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="MODEL...",
+            help="A release, a student of veilset train, or files of weights; several answer together.",
+        ),
     ],
     *,
     out: Out,
@@ -57,10 +61,10 @@ def convert(
     """Make a release from a trained network alone: no private image is needed or read.
 
     A release's guarantee carries over to what is made of its classifier. Of any other network nobody here knows what it
-    remembers, so that release says `guarantee: none`.
+    remembers, so that release says `guarantee: none`; several of them, trained on parts of the data, are no exception.
     """
     from veilset.core.files import require_absent
-    from veilset.pipeline.convert import Conversion, convert_network, convert_release
+    from veilset.pipeline.convert import Conversion, convert_networks, convert_release
     from veilset.pipeline.model_files import Declared
     from veilset.release import layout
     from veilset.release.about import About
@@ -72,19 +76,22 @@ def convert(
     if sign is not None:
         load_private_key(sign)
     check_device(device)
-    if not model.exists():
-        raise InputError(f"{model} does not exist. Pass a release, a student of veilset train, or a file of weights.")
+    for model in models:
+        if not model.exists():
+            raise InputError(
+                f"{model} does not exist. Pass a release, a student of veilset train, or a file of weights."
+            )
     conversion = Conversion(samples=samples, seed=seed, device=device, settings=settings_of(settings))
     of_file = (network, size, channels, classes, mean, deviation)
-    if (model / layout.CERTIFICATE).exists():
+    if len(models) == 1 and (models[0] / layout.CERTIFICATE).exists():
         if any(value is not None for value in of_file):
             raise InputError("A release says itself what its network is. Leave --network, --size, ... out.")
         if sign is not None and key is None:
             raise InputError(
-                f"Your signature would vouch for what {model} claims. Pass --key with the public key of whoever signed "
-                "it, or leave --sign out."
+                f"Your signature would vouch for what {models[0]} claims. Pass --key with the public key of whoever "
+                "signed it, or leave --sign out."
             )
-        release = convert_release(model, conversion, RichProgress(), public_key=key)
+        release = convert_release(models[0], conversion, RichProgress(), public_key=key)
     else:
         if key is not None:
             raise InputError("--key belongs to a release as MODEL. Leave it out.")
@@ -96,7 +103,7 @@ def convert(
             mean=_numbers(mean, "--mean"),
             deviation=_numbers(deviation, "--deviation"),
         )
-        release = convert_network(model, declared, conversion, RichProgress())
+        release = convert_networks(models, declared, conversion, RichProgress())
     release.save(out, sign_key=sign, about=about)
     certificate = release.certificate
     for reason in certificate.reasons:

@@ -3,12 +3,14 @@
 The network is either a classifier of a release of ours, or the user's own. What a release guarantees carries over, for
 the new images are computed from it and from coins alone (post-processing): the new certificate repeats its ledger, and
 both releases together cost what the first did. Of the user's own network nobody here knows what it remembers, so the
-result has no guarantee and says so.
+result has no guarantee and says so. The same holds for several networks of the user's own that answer together: that
+their training images are disjoint, and that each image's part depends on no other image, are what the noise of many
+teachers is measured by, and no file of weights shows either.
 """
 
 import dataclasses
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +19,7 @@ from veilset.core.errors import InputError, VerificationError
 from veilset.core.progress import SILENT, Progress
 from veilset.methods.shared.facts import require_square
 from veilset.privacy.vault import PublicFacts
+from veilset.release import layout
 from veilset.release.certificate import Certificate
 from veilset.release.certifying import certify
 from veilset.release.format import Release, load_release
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
 _OWN_NETWORK = (
     "The teacher is a network of the user's own. Nobody here saw how it was trained, so nothing is known of what it "
     "tells about its training images."
+)
+_OWN_NETWORKS = (
+    "The teachers are networks of the user's own. Nobody here saw how they were trained, nor on whose images, so no "
+    "noise on their answers could be said to hide anybody, and none is added."
 )
 _CARRIED_OVER = "Made from a classifier of another release by post-processing; the ledger is that release's."
 _PARTS = ("teacher", "student")  # the better one first
@@ -73,16 +80,44 @@ def convert_release(
     return _distil(source.model(part), certificate, conversion, progress)
 
 
-def convert_network(path: Path, declared: "Declared", conversion: Conversion, progress: Progress = SILENT) -> Release:
-    """Images from the user's own network: a file of weights, and what is declared of it.
+def convert_networks(
+    paths: Sequence[Path], declared: "Declared", conversion: Conversion, progress: Progress = SILENT
+) -> Release:
+    """Images from the user's own networks: files of weights, and what is declared of all of them.
+
+    Several answer together, by the mean of their probabilities: the paper's Algorithm 2 without its noise.
 
     Privacy: none, and the certificate says why. No record is read.
     """
-    from veilset.pipeline.model_files import read_model
+    from veilset.pipeline.model_files import Together, read_model
 
-    teacher, facts, name = read_model(path, declared)
+    if not paths:
+        raise InputError("Expected at least one file of weights.")
+    for path in paths:
+        if len(paths) > 1 and (path / layout.CERTIFICATE).exists():
+            raise InputError(
+                f"{path} is a release, which converts alone: a certificate repeats one ledger, and what several "
+                "releases cost the same people would have to be added up. Convert them one by one."
+            )
+    read = [read_model(path, declared) for path in paths]
+    (_, facts, name) = read[0]
+    for path, (_, others, _) in zip(paths, read, strict=True):
+        if others != facts:
+            raise InputError(
+                f"Expected networks of one shape and the same classes; {path} differs from {paths[0]}. "
+                "Convert it alone."
+            )
     require_square(facts)
-    return _distil(teacher, _none(name, facts, conversion), conversion, progress)
+    teacher = read[0][0] if len(read) == 1 else Together([network for network, _, _ in read])
+    return _distil(teacher, _none(name, len(read), facts, conversion), conversion, progress)
+
+
+def convert_network(path: Path, declared: "Declared", conversion: Conversion, progress: Progress = SILENT) -> Release:
+    """Images from one network of the user's own.
+
+    Privacy: none, and the certificate says why. No record is read.
+    """
+    return convert_networks([path], declared, conversion, progress)
 
 
 def _distil(teacher: "nn.Module", certificate: Certificate, conversion: Conversion, progress: Progress) -> Release:
@@ -106,11 +141,11 @@ def _distil(teacher: "nn.Module", certificate: Certificate, conversion: Conversi
     )
 
 
-def _none(network: str, facts: PublicFacts, conversion: Conversion) -> Certificate:
+def _none(network: str, count: int, facts: PublicFacts, conversion: Conversion) -> Certificate:
     """A certificate without a guarantee: a ledger that spent nothing, and the reason."""
     from veilset.privacy.ledger import Ledger
 
-    settings = {"teacher_network": network, **conversion.settings}
+    settings = {"teacher_network": network, **({"teachers": count} if count > 1 else {}), **conversion.settings}
     header = {
         "method": "dfd", "settings": settings, "facts": facts.to_json(), "delta": 1 / (2 * facts.units), "plan": [],
         "noise": "os-entropy", "seed": conversion.seed, "as_published": True,
@@ -119,4 +154,4 @@ def _none(network: str, facts: PublicFacts, conversion: Conversion) -> Certifica
         ledger = Ledger.create(Path(folder) / "ledger.jsonl", header)
         lines = ledger.lines
         ledger.close()
-    return certify(lines, samples=conversion.samples, reasons=(_OWN_NETWORK,))
+    return certify(lines, samples=conversion.samples, reasons=(_OWN_NETWORK if count == 1 else _OWN_NETWORKS,))

@@ -6,6 +6,7 @@ module:function, or those of torchvision and timm where these are installed.
 
 import importlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,19 @@ class Normalised(nn.Module):
         """Logits of images in [0, 1]."""
         logits: Tensor = self.network((images - self.get_buffer("mean")) / self.get_buffer("deviation"))
         return logits
+
+
+class Together(nn.Module):
+    """Networks that answer together: log-odds of the mean of their probabilities."""
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of images in [0, 1]."""
+        said = torch.stack([network(images).log_softmax(dim=1) for network in self.networks])
+        return said.logsumexp(dim=0) - math.log(len(self.networks))
 
 
 def read_model(path: Path, declared: Declared) -> tuple[nn.Module, PublicFacts, str]:
