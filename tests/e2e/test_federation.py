@@ -4,6 +4,7 @@ Hosts of their own, kills and cuts are in test_federation_hosts.py.
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from veilset.cli.federate.common import signals_held
 from veilset.pipeline.federated.server import free_port
 from veilset.privacy.account import Account
 from veilset.privacy.budget import default_delta
@@ -121,3 +123,17 @@ def test_a_simulation_is_charged_to_its_dataset(town: Town, tmp_path: Path) -> N
     second.terminate()
     assert second.wait(30) != 0
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_signal_waits_until_what_is_started_is_known() -> None:
+    started = []
+
+    def start() -> None:
+        with signals_held():
+            signal.raise_signal(signal.SIGINT)
+            started.append("a process")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert started == ["a process"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

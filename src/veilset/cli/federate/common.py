@@ -2,6 +2,8 @@
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +37,7 @@ PublicImages = Annotated[
 AccountFile = Annotated[
     Path | None, typer.Option("--account", help="The dataset's account.", show_default="one kept for this data")
 ]
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The federation's folder, made by `federate admit`.")]
 
 
@@ -92,3 +95,17 @@ def require_flower() -> None:
 def end_on_sigterm() -> None:
     """Let SIGTERM unwind this process, so that it ends what it started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold SIGTERM and Ctrl-C back while processes are started: one that nobody knows of yet would be left behind."""
+    noted: list[int] = []
+    kept = {number: signal.signal(number, lambda caught, _: noted.append(caught)) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    if noted:
+        signal.raise_signal(noted[0])

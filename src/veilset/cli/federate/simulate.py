@@ -12,7 +12,14 @@ import typer
 
 from veilset.cli import options
 from veilset.cli.archives import arguments_of, reads_archives
-from veilset.cli.federate.common import PublicImages, end_on_sigterm, open_vault, public_for, require_flower
+from veilset.cli.federate.common import (
+    PublicImages,
+    end_on_sigterm,
+    open_vault,
+    public_for,
+    require_flower,
+    signals_held,
+)
 from veilset.core.errors import VeilsetError
 
 if TYPE_CHECKING:
@@ -93,17 +100,22 @@ def simulate(
     shown = {**given, "--public": public, "--unit": vault.facts.unit, "--classes": names}
     passed = [text for option, value in shown.items() if value is not None for text in (option, str(value))]
     passed += [] if reading is None else arguments_of(reading)
+    served += [] if public is None else ["--public", public]
+    sharing = ["--account", str(book.path), "--simulation", run, "--seed", str(seed), "--wait", "300", *passed]
+    joined: dict[str, list[str]] = {}
+    for number in range(1, sites + 1):
+        home = workspace / f"site-{number}"
+        invitation = workspace / "server" / INVITATIONS / f"{home.name}.json"
+        place = ["--home", str(home), "--part", f"{number}/{sites}", "--invitation", str(invitation)]
+        joined[home.name] = [*command, "site", private, *place, *sharing]
     end_on_sigterm()
     children: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        children["server"] = subprocess.Popen([*served, *([] if public is None else ["--public", public])])
-        for number in range(1, sites + 1):
-            home = workspace / f"site-{number}"
-            joined = [*command, "site", private, "--home", str(home), "--part", f"{number}/{sites}"]
-            joined += ["--invitation", str(workspace / "server" / INVITATIONS / f"{home.name}.json")]
-            joined += ["--account", str(book.path), "--simulation", run, "--seed", str(seed), "--wait", "300", *passed]
-            with (workspace / f"{home.name}.log").open("wb") as log:
-                children[home.name] = subprocess.Popen(joined, stdout=log, stderr=log)
+        with signals_held():
+            children["server"] = subprocess.Popen(served)
+            for name, words in joined.items():
+                with (workspace / f"{name}.log").open("wb") as log:
+                    children[name] = subprocess.Popen(words, stdout=log, stderr=log)
         _follow(children, workspace)
     finally:
         for child in children.values():
