@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--preset", default="fast")
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--limit", type=int, help="about so many images in all: bytes are the same, utility is not")
-    parser.add_argument("--student", default="scatternet")
+    parser.add_argument("--student", default="convnet")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     asked = parser.parse_args()
     settings = dict(pair.split("=", 1) for pair in asked.set)
