@@ -21,6 +21,7 @@ import numpy as np
 import veilset.training  # noqa: F401  (thread settings, before torch)
 
 import defences  # isort: skip
+import thesis_defences  # isort: skip
 from defences import Data  # isort: skip
 from releases import DATA, DELTA, REPOSITORY  # isort: skip
 from machine import append  # isort: skip
@@ -81,6 +82,10 @@ ROWS: dict[str, Callable[[Data, int], nn.Module]] = {
     "weight decay, label smoothing": defences.regularised,
     "adversarial regularisation": defences.adversarial_regularisation,
     "DMP, public images": defences.membership_privacy_distillation,
+    "DMP, synthetic images": lambda data, seed: thesis_defences.synthetic_distillation(
+        data, seed, epsilon=EPSILON, delta=DELTA
+    ),
+    **thesis_defences.ROWS,
     "pldk as published": released("pldk", PUBLISHED, as_published=True),
     "DP-SGD, epsilon 10": lambda data, seed: defences.private_sgd(data, seed, epsilon=EPSILON, delta=DELTA),
     "PATE, epsilon 10": released("pate", {}, preset="fast"),
