@@ -150,7 +150,18 @@ def test_networks_equal_a_loop_of_plain_autograd(name, copies):
 
 @pytest.mark.parametrize(
     "name",
-    ["convnet", "convnet-even", "lenet", "resnet18", "vgg11", "mobilenetv2", "shufflenetv2", "wrn", "vit-tiny"],
+    [
+        "convnet",
+        "convnet-tanh",
+        "convnet-even",
+        "lenet",
+        "resnet18",
+        "vgg11",
+        "mobilenetv2",
+        "shufflenetv2",
+        "wrn",
+        "vit-tiny",
+    ],
 )
 def test_every_network_of_ours_goes_by_rules(name):
     model = build_network(name, shape=(16, 16, 3), classes=4)

@@ -23,6 +23,7 @@ NETWORKS: Registry[Callable[..., "nn.Module"]] = Registry(
     "network",
     {
         "convnet": "veilset.models.classifiers.convnet:ConvNet",
+        "convnet-tanh": "veilset.models.classifiers.convnet:TanhConvNet",
         "convnet-even": "veilset.models.classifiers.convnet:EvenConvNet",
         "lenet": "veilset.models.classifiers.lenet:LeNet",
         "scatternet": "veilset.models.classifiers.scatternet:ScatterNet",

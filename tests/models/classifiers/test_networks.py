@@ -18,6 +18,7 @@ from veilset.models.norms import group_count, halvings, stem_stride
 # Trainable parameters for 32x32x3 and ten classes, counted by hand from the papers' tables where these have the form.
 PARAMETERS = {
     "convnet": (100_000, 300_000),
+    "convnet-tanh": (100_000, 300_000),
     "convnet-even": (100_000, 300_000),
     "lenet": (60_000, 65_000),
     "scatternet": (155_530, 155_530),
@@ -107,6 +108,15 @@ def test_an_even_convnet_does_not_see_brightness_and_contrast(name, sees):
     with torch.no_grad():
         moved = (network(images) - network(0.2 + 0.5 * images)).abs().max()
     assert (moved > 0.01) == sees
+
+
+def test_a_tanh_convnet_has_bounded_activations():
+    network = build_network("convnet-tanh", shape=(28, 28, 1), classes=4)
+    kinds = [type(module) for module in network.modules()]
+    assert kinds.count(nn.Tanh) == 3
+    assert nn.ReLU not in kinds
+    plain = build_network("convnet", shape=(28, 28, 1), classes=4)
+    assert all(torch.equal(value, plain.state_dict()[name]) for name, value in network.state_dict().items())
 
 
 def test_width_and_depth_reach_the_network():
