@@ -35,6 +35,7 @@ def _ways() -> list[Cell]:
     ways = {
         "DM": {"matching": "distribution"},
         "DSA": {"matching": "gradient"},
+        "KIP": {"matching": "kernel"},
         "MTT": _TRAJECTORY,
         "MTT without iterations": {**_TRAJECTORY, "iterations": "0"},
         "DM, then MTT": {**_TRAJECTORY, "start": "condensed"},

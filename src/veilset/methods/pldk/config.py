@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from veilset.core.errors import InputError
 from veilset.core.settings import CLIP_NORM, RATE, Auto, Settings, setting
 from veilset.methods.base import AuditForm, Decision, Method, MethodPlan
+from veilset.methods.shared.facts import require_square
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, sampling_rate_for
 from veilset.privacy.sharing import Part, share_budget
@@ -18,7 +19,7 @@ from veilset.teachers.config import KindOrAuto, TeacherPlan, TeacherSettings
 from veilset.teachers.planning import draft_teacher
 
 CondensationKind = Literal["distribution", "gradient"]
-Lead = Literal["trajectory", "distribution", "gradient"]
+Lead = Literal["trajectory", "distribution", "gradient", "kernel"]
 
 
 STUDENT_CHANGES: Mapping[str, float] = {
@@ -67,6 +68,14 @@ class CondensationSettings(Settings):
     )
 
 
+class KernelSettings(Settings):
+    """How images are matched to the moments of a kernel."""
+
+    kernel_features: int = setting(128, "Length of the code that the kernel is the product of.", least=2, most=999)
+    kernel_steps: int = setting(300, "Moves of the images, at condensing_rate; they cost nothing.", least=1)
+    ridge: float = setting(0.1, "Added to the diagonal of the kernel of the images.", above=0)
+
+
 class StudentSettings(Settings):
     """How the student learns."""
 
@@ -89,14 +98,14 @@ class StudentSettings(Settings):
     student_rate: float = setting(0.004, "Its learning rate.", **RATE)
 
 
-class PldkSettings(MatchingSettings, CondensationSettings, StudentSettings):
+class PldkSettings(MatchingSettings, CondensationSettings, KernelSettings, StudentSettings):
     """Public settings of PLDK."""
 
-    matching: Literal["auto", "trajectory", "distribution", "gradient"] = setting(
+    matching: Literal["auto", "trajectory", "distribution", "gradient", "kernel"] = setting(
         "auto",
-        "What images are led by: the trajectory of experts, or class means (distribution) or class gradients of "
-        "networks that are not trained on private images. auto is the trajectory as published, and else class means, "
-        "which noise and a small machine hurt least.",
+        "What images are led by: the trajectory of experts, class means (distribution) or class gradients of networks "
+        "that are not trained on private images, or how well kernel ridge regression on them predicts (kernel). auto "
+        "is the trajectory as published, and else class means, which noise and a small machine hurt least.",
     )
     images_per_class: int = setting(10, "How many images of each class are distilled.", least=1)
     experts: int = setting(1, "Trajectories to match; they share what the teacher leaves.", least=1)
@@ -155,6 +164,7 @@ class PldkPlan(MethodPlan):
     teacher: TeacherPlan | None = None
     experts: tuple[Event, ...] = ()
     condensation: Event | None = None
+    moments: Event | None = None
     network_batch: int = 0
     built_upon: InputRelease | None = None
 
@@ -163,7 +173,7 @@ class PldkPlan(MethodPlan):
         """What condensation asks for, where there is any."""
         if self.matching == "trajectory":
             return "distribution" if self.settings.start == "condensed" else None
-        return self.matching
+        return None if self.matching == "kernel" else self.matching
 
     def certified(self) -> dict[str, Any]:
         """The settings, with the name of the other release and the SHA-256 of its certificate for its path."""
@@ -201,7 +211,8 @@ class Pldk(Method):
     }  # fmt: skip
     smallest: ClassVar[Mapping[str, Any]] = {
         "networks": 3, "moves": 1, "width": 4, "images_per_class": 20, "copies": 40, "student_updates": 2,
-        "expert_steps": 6, "expert_every": 1, "iterations": 2, "student_steps": 2,
+        "expert_steps": 6, "expert_every": 1, "iterations": 2, "student_steps": 2, "kernel_features": 16,
+        "kernel_steps": 2,
     }  # fmt: skip
     _audited: ClassVar[Mapping[str, Any]] = {
         "width": 4, "images_per_class": 2, "student_updates": 1, "networks": 3, "moves": 1, "clip_norm": 0.01,
@@ -229,6 +240,11 @@ class Pldk(Method):
             runs=300,
         ),
         AuditForm(form="class gradients of networks", settings={**_audited, "matching": "gradient"}, runs=300),
+        AuditForm(
+            form="moments of a kernel",
+            settings={**_audited, "matching": "kernel", "kernel_features": 8, "kernel_steps": 1},
+            runs=300,
+        ),
     )  # fmt: skip
     published_reason = (
         "As published, experts and teacher are trained on the private images without noise; low membership-inference "
@@ -261,6 +277,8 @@ class Pldk(Method):
         """A run of DP-SGD for each expert, or the rounds of condensation, and the teacher's, within one budget."""
         settings = self.settings
         matching, decided = self._matching()
+        if matching == "kernel":
+            require_square(facts)
         built_upon = self._input if settings.release else None
         if self.as_published:
             return PldkPlan(
@@ -269,7 +287,8 @@ class Pldk(Method):
             )  # fmt: skip
         draft = draft_teacher(facts, budget, TeacherSettings(kind=settings.teacher, network=settings.teacher_network))
         follows_experts, left = matching == "trajectory", 1 - settings.teacher_share
-        condenses = not follows_experts or settings.start == "condensed"
+        by_kernel = matching == "kernel"
+        condenses = not (follows_experts or by_kernel) or settings.start == "condensed"
         network_batch = self._network_batch(facts, matching)
         if condenses and settings.network_batch == "auto":
             why = "all units, for the least noise" if network_batch == facts.units else "class gradients take long"
@@ -279,8 +298,9 @@ class Pldk(Method):
             for number in range(settings.experts if follows_experts else 0)
         ]
         condensing = [_sampled("condensation", network_batch, settings.networks, facts)] if condenses else []
+        moments = [_kernel_moments] if by_kernel else []
         # Both leads get the same, and experts share theirs.
-        kinds = [kind for kind in (condensing, experts) if kind]
+        kinds = [kind for kind in (condensing, experts, moments) if kind]
         parts = [Part(event=event, share=left / len(kinds) / len(kind)) for kind in kinds for event in kind]
         first, *others = share_budget(budget, [Part(event=draft.event, share=settings.teacher_share), *parts])
         return PldkPlan(
@@ -291,8 +311,9 @@ class Pldk(Method):
             decided=decided,
             matching=matching,
             teacher=draft.at(first.noise_multiplier),
-            experts=tuple(others[len(condensing) :]),
+            experts=() if by_kernel else tuple(others[len(condensing) :]),
             condensation=others[0] if condenses else None,
+            moments=others[0] if by_kernel else None,
             network_batch=network_batch,
             built_upon=built_upon,
         )
@@ -320,6 +341,11 @@ class Pldk(Method):
             return "trajectory", {"matching": Decision(value="trajectory", why="so it was published")}
         why = "noise and a small machine hurt class means least"
         return "distribution", {"matching": Decision(value="distribution", why=why)}
+
+
+def _kernel_moments(noise: float) -> Event:
+    """One sum over all units."""
+    return Event(label="kernel moments", noise_multiplier=noise)
 
 
 def _sampled(label: str, batch: int, steps: int, facts: PublicFacts) -> Callable[[float], Event]:

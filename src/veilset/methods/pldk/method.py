@@ -6,8 +6,10 @@ as a private one; all that follows is post-processing (docs/methods/pldk.md). `-
 guarantee.
 
 Privacy: unit as in the vault (a sampled group gives one image drawn at random); relation add/remove-one; sensitivity
-`clip_norm` of a step, or 1 of a sum of class means; events Poisson-sampled Gaussians: `expert_steps` for each expert or
-`networks` for condensation, and the teacher's; assumes what DP-SGD and condensation assume.
+`clip_norm` of a step, or 1 of a sum of class means or of a kernel's moments; events Poisson-sampled Gaussians:
+`expert_steps` for each expert or `networks` for condensation, or one Gaussian over all units for a kernel's moments
+(where a group counts as the average of its images), and the teacher's; assumes what DP-SGD, condensation and
+`Session.gaussian_sum` assume.
 """
 
 from collections.abc import Callable
@@ -28,6 +30,7 @@ from veilset.methods.base import Context, Fitted
 from veilset.methods.pldk.as_published import Plain, PlainSums, read_all, train_plain_expert, train_plain_teacher
 from veilset.methods.pldk.condensation import Condensation
 from veilset.methods.pldk.config import PldkPlan, PldkSettings
+from veilset.methods.pldk.kernel import MomentRows, match_kernel, plain_moments, public_code
 from veilset.methods.pldk.sampling import FittedPldk, labelled
 from veilset.methods.pldk.student import build_student, train_student
 from veilset.methods.pldk.trajectories import Matching, Trajectory
@@ -43,6 +46,7 @@ from veilset.teachers.fitting import train_teacher
 from veilset.training.augment import MILD
 from veilset.training.classifier import train_classifier
 
+_LONG_ROWS = 100  # small batches of long rows stay in the processor's cache
 _ROUNDS_AT_ONCE = 10  # leased together; a run that is cut off loses at most so many
 
 MakeNetwork = Callable[[int], nn.Module]
@@ -63,7 +67,7 @@ def fit(plan: PldkPlan, session: Session, public: Public | None, context: Contex
     teacher = _teacher(plan, session, plain, context)
 
     # 2. Distilled images (section 4.1.1): networks see in them what they saw in the private ones, or they lead a
-    # network along the experts' way, or the one and then the other.
+    # network along the experts' way, or the one and then the other, or regression on them predicts private labels.
     distilled = start
     if plan.condensing is not None:
         condensation = Condensation(
@@ -71,6 +75,8 @@ def fit(plan: PldkPlan, session: Session, public: Public | None, context: Contex
             clip_norm=settings.clip_norm, seed=derive_seed(context.seed, "pldk condensation"),
         )  # fmt: skip
         distilled = condense(condensation, _sums(plan, session, plain, condensation, context), context.progress)
+    if plan.matching == "kernel":
+        distilled = _by_kernel(plan, session, plain, distilled, hard, context)
     if plan.matching == "trajectory":
         trajectories = _experts(plan, session, plain, make_network, context)
         changes = MILD if settings.augmented else None
@@ -130,6 +136,28 @@ def _sums(plan: PldkPlan, session: Session, plain: Plain | None, condensation: C
     sums = session.gradient_steps(plan.condensation, clip_norm=condensation.sensitivity)
     sums.lease_size = _ROUNDS_AT_ONCE
     return sums
+
+
+def _by_kernel(
+    plan: PldkPlan, session: Session, plain: Plain | None, start: Tensor, labels: Tensor, context: Context
+) -> Tensor:
+    """Images from which kernel ridge regression predicts.
+
+    Privacy: sensitivity 1, the length of a row of `MomentRows`, to which the session clips; event "kernel moments" of
+    the plan, one Gaussian over all units; none as published.
+    """
+    settings, facts = plan.settings, session.facts
+    embedding = public_code(facts, settings.kernel_features, context.seed).to(context.device)
+    rows = MomentRows(embedding, facts.classes, context.device)
+    if plan.moments is None:
+        assert plain is not None
+        moments = plain_moments(rows, torch.tensor(plain[0]), torch.tensor(plain[1]))
+    else:
+        moments = rows.read(session.gaussian_sum(rows, plan.moments, clip_norm=1.0, batch=_LONG_ROWS), facts.units)
+    return match_kernel(
+        moments, embedding, start, labels, steps=settings.kernel_steps, rate=settings.condensing_rate,
+        ridge=settings.ridge, device=context.device, progress=context.progress,
+    )  # fmt: skip
 
 
 def _teacher(plan: PldkPlan, session: Session, plain: Plain | None, context: Context) -> nn.Module:
