@@ -1,4 +1,4 @@
-"""What dfd, dpaf, dpgan, merf, pate and sanitized_gan ask of public facts before they plan. Torch-free."""
+"""What dfd, dpaf, dpgan, merf, pate, pldk and sanitized_gan ask of public facts before they plan. Torch-free."""
 
 from veilset.core.errors import InputError
 from veilset.privacy.vault import PublicFacts
