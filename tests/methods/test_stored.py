@@ -100,6 +100,7 @@ def stored_classifier() -> StoredFit:
         {"is": "function", "name": "veilset.methods.stored:resolve"},
         {"is": "settings", "class": "veilset.core.files:write_whole"},
         {"is": "eval"},
+        {"is": "dtype", "name": "load"},
         {"attributes": {"weight": {"number": 99}}},
         {"attributes": {"weight": {"number": "x"}}},
         {},

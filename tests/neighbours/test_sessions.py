@@ -5,6 +5,7 @@ import pytest
 from veilset.audit.mechanisms import MECHANISMS
 from veilset.audit.neighbour_methods import (
     WORLDS,
+    forms_of,
     mechanism_neighbours,
     method_neighbours,
     photographs,
@@ -21,7 +22,7 @@ def test_a_mechanism(name: str) -> None:
     assert neighbour_run(subject.play, subject.worlds) == []
 
 
-FORMS = {name: len(METHODS.get(name).forms) for name in sorted(METHODS)}
+FORMS = {name: len(forms_of(METHODS.get(name))) for name in sorted(METHODS)}
 CASES = [(name, number, world) for name in FORMS for number in range(FORMS[name]) for world in WORLDS]
 PRESETS = [(name, preset) for name in sorted(METHODS) for preset in METHODS.get(name).presets]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as distributions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,6 +102,29 @@ def test_choosing_the_kind_of_the_next_plan_by_the_last_result_gains_nothing() -
     by_samples = np.interp(left, grid, [delta_of([sampled(float(noise))], float(e)) for e in grid])
     worst = float(np.trapezoid(density * np.maximum(by_gaussian, by_samples), x))
     assert 0.8e-5 < worst <= 1e-5
+
+
+def test_a_release_that_enters_the_first_plan_was_seen_before_it() -> None:
+    """Both kinds of rest cost the whole limit beside a release; who chooses by what it shows gets more than that."""
+    seen = Event(label="seen", noise_multiplier=6.0, source="other")
+    rest = calibrate(LIMIT, lambda noise: [seen, gaussian(noise)])
+    steps = sampled(0.677, 0.001, 2000)
+    assert epsilon_of([seen, steps], LIMIT.delta) <= LIMIT.epsilon
+    one = distributions.from_gaussian_mechanism(0.677, value_discretization_interval=1e-3, sampling_prob=0.001)
+    mu = 1 / 6.0
+    x = np.linspace(-8, 8 + mu, 4001)
+    density = np.exp(-((x - mu) ** 2) / 2) / math.sqrt(2 * math.pi)
+    left = 1.0 - (mu * x - mu**2 / 2)
+    by_samples = np.array(one.self_compose(2000).get_delta_for_epsilon(left[::-1].tolist()))[::-1]
+    by_gaussian = np.array([gaussian_delta(rest, float(e)) for e in left])
+    assert float(np.trapezoid(density * np.maximum(by_gaussian, by_samples), x)) > 1.4e-5
+    assert not fits_account([], [seen, gaussian(rest)], LIMIT)
+    assert not fits_account([], [seen, steps], LIMIT)
+    for own in ([gaussian(7.0)], [gaussian(5.0)], [sampled(1.2)], [sampled(2.0)]):
+        assert fits_account([], [seen, *own], LIMIT) == fits_account([[seen]], own, LIMIT)
+    # Whichever of two releases came first: one of them may have been full sums.
+    two = [Event(label="steps", noise_multiplier=9.0, sampling_rate=0.02, source="a"), seen]
+    assert fits_account([], two, LIMIT) == fits_account([], two[::-1], LIMIT)
 
 
 def test_an_account_from_before_the_gaussian_filter_keeps_its_rule(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ def _main(folder: Path) -> None:
     """What each of the processes runs."""
     from torch import nn
 
+    from veilset.core.errors import InputError
     from veilset.data.images import ImageSet
     from veilset.dpsgd import PrivateTraining, train_private
     from veilset.privacy.accounting import epsilon_of
@@ -48,6 +49,13 @@ def _main(folder: Path) -> None:
     cached = Event(label="head", noise_multiplier=1.0, sampling_rate=0.25, count=STEPS)
     by_class, bins, middle = (Event(label=label, noise_multiplier=0.01) for label in ("classes", "bins", "middle"))
     plan = Plan(budget=Budget(1e9, 1e-5), events=(count, by_class, bins, middle, steps, cached))
+    # One process lists the same records in another order: by position, half of the units would count in both.
+    turned = Vault(ImageSet(np.roll(images, rank, axis=0), np.roll(np.arange(UNITS) % 2, rank)))
+    try:
+        refused = ""
+        Session(turned, plan, shared, NoiseSource())
+    except InputError as error:
+        refused = str(error)
     session = Session(Vault(Counted(images, np.arange(UNITS) % 2)), plan, shared, NoiseSource(), workspace=folder)
     total = session.gaussian_sum(lambda images, labels: torch.ones(len(labels), 1), count, clip_norm=1.0)
     counted = sorted(reads)
@@ -78,6 +86,7 @@ def _main(folder: Path) -> None:
     train_private(session, head, cached, PrivateTraining(), features=features)
     session.finish()
     out = {
+        "refused": refused,
         "total": total.tolist(),
         "counted": counted,
         "sums": sums.tolist(),
@@ -103,6 +112,8 @@ def test_two_processes_are_one_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
 
+    assert "another order" in first["refused"]
+    assert "another order" in second["refused"]
     assert first["total"] == second["total"], "noise is added once"
     assert abs(first["total"][0] - UNITS) < 6 * 0.5
     assert sorted(first["counted"] + second["counted"]) == list(range(UNITS)), "every unit has one owner"

@@ -1,8 +1,9 @@
 """Every registered method and every mechanism in a neighbour run: their own code, whole, on toy records.
 
-A method is here by being registered: in each form that is audited (`Method.forms`), and in each of its presets with its
-smallest sizes laid over it. What leaves is what a release is made of: samples, networks, warnings, the ledger, what
-the workspace keeps, and the fit as it is stored for other machines.
+A method is here by being registered: in each form that is audited (`Method.forms`) or tried besides
+(`Method.also_tried`), and in each of its presets with its smallest sizes laid over it. What leaves is what a release is
+made of: samples, networks, warnings, the ledger, what the workspace keeps, and the fit as it is stored for other
+machines.
 """
 
 import json
@@ -20,7 +21,7 @@ from veilset.audit.recorder import SPOKEN
 from veilset.core.randomness import numpy_generator
 from veilset.data.images import ImageSet
 from veilset.methods import METHODS
-from veilset.methods.base import Context, Fitted, Method
+from veilset.methods.base import AuditForm, Context, Fitted, Method
 from veilset.methods.stored import store
 from veilset.privacy.budget import Budget
 from veilset.privacy.session import Session
@@ -103,9 +104,14 @@ def _with_findings(records: ImageSet) -> ImageSet:
 
 
 def method_neighbours(name: str, worlds: Neighbours) -> list[NeighbourSubject]:
-    """The neighbour runs of a method, one for each form that is audited."""
+    """The neighbour runs of a method, one for each of its forms."""
     kind = METHODS.get(name)
-    return [configured_neighbours(kind, "fast", entry.form, entry.settings, worlds) for entry in kind.forms]
+    return [configured_neighbours(kind, "fast", entry.form, entry.settings, worlds) for entry in forms_of(kind)]
+
+
+def forms_of(kind: type[Method]) -> tuple[AuditForm, ...]:
+    """The forms of a method that a neighbour run tries: those that are audited, and others."""
+    return (*kind.forms, *kind.also_tried)
 
 
 def preset_neighbours(name: str, preset: str, worlds: Neighbours) -> NeighbourSubject:

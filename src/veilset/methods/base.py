@@ -169,6 +169,8 @@ class Method(ABC):
     """Sizes that make any preset run in seconds on toy records."""
     forms: ClassVar[tuple[AuditForm, ...]] = ()
     """The forms that `veilset audit --method` tries to contradict, on the preset `fast`."""
+    also_tried: ClassVar[tuple[AuditForm, ...]] = ()
+    """Further forms for the neighbour run alone: settings that change a private call and are in no other form."""
     any_number_of_images: ClassVar[bool] = True
     """Whether a fit can be drawn from without end; if not, its images are a fixed set."""
     published_reason: ClassVar[str | None] = None

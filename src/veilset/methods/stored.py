@@ -242,6 +242,12 @@ class _Reader:
             raise InputError(f"Not a stored fit: {data['class']} is no list of settings.")
         return kind(**{name: self.value(item) for name, item in data["attributes"].items()})
 
+    def _dtype(self, data: Any, _: int) -> torch.dtype:
+        found = getattr(torch, data["name"])
+        if not isinstance(found, torch.dtype):  # torch also has functions that open files
+            raise InputError(f"Not a stored fit: {data['name']!r} is no type of numbers.")
+        return found
+
     def _function(self, data: Any, _: int) -> Any:
         name = data["name"]
         if not name.startswith(_FUNCTIONS):
@@ -259,7 +265,7 @@ class _Reader:
         "frozenset": _items,
         "table": lambda self, data, _: {self.value(key): self.value(item) for key, item in data["items"]},
         "device": lambda _, data, __: torch.device(data["name"]),
-        "dtype": lambda _, data, __: getattr(torch, data["name"]),
+        "dtype": _dtype,
         "thread": lambda *_: threading.local(),
         "public": _public_images,
         "bound": lambda self, data, _: MethodType(

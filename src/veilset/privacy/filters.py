@@ -11,6 +11,8 @@ choice, and refuses what would pass an allowance that follows from the limit alo
 2. Renyi filter. The total is kept at one order, fixed by the limit (Feldman and Zrnic 2021, "Individual privacy
    accounting via a Renyi filter", Theorem 4.3). It takes plans of every kind and costs 6 to 8 % of epsilon more.
 
+A release of another account that enters a run counts as a plan before that run's own: its results were seen.
+
 Which of them judges an account is fixed by its first plan. One that begins with sampled steps has the Renyi filter. One
 that begins with full sums has the Gaussian filter while all plans are of full sums, with nine tenths of delta, and the
 Renyi filter with the last tenth once a plan samples: docs/explanation/design.md has the argument.
@@ -39,15 +41,31 @@ def fits_account(
 
     Privacy: all results of an account together are (epsilon, delta)-DP at its limit, for any adaptive choice of plans.
     """
-    if not spent:
+    plans, firsts = _chosen_apart((*spent, wanted))
+    if len(plans) < 2:
         return epsilon_of(wanted, limit.delta) <= limit.epsilon
-    plans = (*spent, wanted)
-    if not knows_gaussians or gaussian_precision(spent[0]) is None:
+    if not knows_gaussians or all(gaussian_precision(plan) is None for plan in firsts):
         return _fits_renyi(plans, limit.epsilon, limit.delta)
     precisions = [found for plan in plans if (found := gaussian_precision(plan)) is not None]
     if len(precisions) == len(plans):
         return sum(precisions) <= gaussian_allowance(limit.epsilon, (1 - _KEPT) * limit.delta)
     return _fits_renyi(plans, limit.epsilon, _KEPT * limit.delta)
+
+
+def _chosen_apart(plans: Sequence[Sequence[Event]]) -> tuple[list[list[Event]], list[list[Event]]]:
+    """What was chosen at one time each, and what of it may have come first.
+
+    A release that enters a run is older than the run's own events, which may have been chosen by what it shows; in what
+    order several were made, nobody knows here. Plans without events choose nothing.
+    """
+    carried, own = [], []
+    for plan in plans:
+        by_source: dict[str | None, list[Event]] = {}
+        for event in plan:
+            by_source.setdefault(event.source, []).append(event)
+        own += [by_source.pop(None)] if None in by_source else []
+        carried += list(by_source.values())
+    return [*carried, *own], [*carried, *own[:1]]
 
 
 def gaussian_allowance(epsilon: float, delta: float) -> float:

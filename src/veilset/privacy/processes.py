@@ -1,9 +1,9 @@
 """One vault in several processes (torchrun): units are shared out, noise is added once, the ledger is written once.
 
 Every process opens the same data and works on its own share of the units: the positions rank, rank + size, and so on.
-A unit has one owner, and each owner tosses the coins of its units, so that a Poisson sample over all processes is the
-one that the event claims. Sums are added over the processes before rank 0 adds the noise; all get the noisy sum and
-nothing else.
+They compare the order of their records first, so that a unit has one owner. Each owner tosses the coins of its units,
+so that a Poisson sample over all processes is the one that the event claims. Sums are added over the processes before
+rank 0 adds the noise; all get the noisy sum and nothing else.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import distributed as dist
 
-from veilset.core.errors import VeilsetError
+from veilset.core.errors import InputError, VeilsetError
 from veilset.privacy.events import Event
 from veilset.privacy.ledger import Ledger, Line
 from veilset.privacy.noise import Claim, NoiseSource
@@ -56,6 +56,19 @@ def release_to_all(total: torch.Tensor, claim: Claim, noise: NoiseSource) -> tor
     if rank_and_size()[1] > 1:
         dist.all_reduce(total)
     return from_first(noise.release(total, claim))
+
+
+def require_alike(content: bytes) -> None:
+    """Raise, in every process, where one of them holds other bytes than rank 0."""
+    if rank_and_size()[1] == 1:
+        return
+    differs = torch.tensor(int(bytes_from_first(content) != content))
+    dist.all_reduce(differs)
+    if int(differs):
+        raise InputError(
+            "The processes of this run opened different records, or the same ones in another order, so that a unit "
+            "could count in two of them. Start again once the data stays as it is. No data was read."
+        )
 
 
 def from_first(value: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from veilset.privacy.mechanisms.shard_critics import Critic, Critics
 from veilset.privacy.mechanisms.shard_votes import Ensemble, TrainShard
 from veilset.privacy.mechanisms.sums import Edges, noisy_sum, one_hot_rows
 from veilset.privacy.noise import NoiseSource
-from veilset.privacy.processes import RunLedger, rank_and_size
+from veilset.privacy.processes import RunLedger, rank_and_size, require_alike
 from veilset.privacy.rows import BATCH, PerImage
 from veilset.privacy.sampling import Units, shard_of_each
 from veilset.privacy.spending import Spending, require_all_units
@@ -49,6 +49,8 @@ class Session:
         self._rows = contents_of(vault)
         self._units: Units = self._rows.units
         self._rank, self._size = rank_and_size()
+        if self._size > 1:
+            require_alike(self._rows.order())
         self._spending = Spending(plan, ledger, workspace, keeps=self._rank == 0)
         self._noise = noise
         self._progress = progress

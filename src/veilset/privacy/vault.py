@@ -99,6 +99,13 @@ class UnitRows:
         """Images and labels of these units, one unit after the other."""
         return self.read(self.of_all(units))
 
+    def order(self) -> bytes:
+        """A hash of all rows and units in their order: who shares units out by position must agree on it."""
+        hashed = hashlib.sha256(np.ascontiguousarray(self.records.digests()).data)
+        for numbers in (self.members, self.starts):
+            hashed.update(np.ascontiguousarray(numbers, "<i8").data)
+        return hashed.digest()
+
     def own_id(self, unit: int) -> bytes:
         """The stable id of one unit, as in `own_ids`."""
         return bytes(self.records.digests()[unit]) if self._names is None else str(self._names[unit]).encode()

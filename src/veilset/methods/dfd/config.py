@@ -19,6 +19,10 @@ from veilset.privacy.vault import PublicFacts
 from veilset.teachers.config import Clipping, KindOrAuto, TeacherPlan, TeacherSettings
 from veilset.teachers.planning import draft_teacher, plan_teacher
 
+_FEW_STEPS: Mapping[str, Any] = {**AUDITED, "teacher_steps": 5}
+_FEW_TEACHERS: Mapping[str, Any] = {**AUDITED, "variant": "B", "teachers": 2, "rounds": 2}
+_SCALED_NETWORK = {"teacher": "network", "teacher_batch": 100, "teacher_clipping": "automatic"}
+
 
 class DfdSettings(DataFreeSettings):
     """Public settings of dfd; those of the loop are in `DataFreeSettings`."""
@@ -155,10 +159,13 @@ class Dfd(Method):
     # Without warm-up, which the preset `paper` has no statistics for.
     smallest: ClassVar[Mapping[str, Any]] = {**SMALLEST, "warmup_steps": 0, "teacher_steps": 20}
     forms = (
-        AuditForm(form="A, DP-SGD teacher", settings={**AUDITED, "teacher_steps": 5}),
-        AuditForm(
-            form="B, gradients of teachers", settings={**AUDITED, "variant": "B", "teachers": 2, "rounds": 2}, records=4
-        ),
+        AuditForm(form="A, DP-SGD teacher", settings=_FEW_STEPS),
+        AuditForm(form="B, gradients of teachers", settings=_FEW_TEACHERS, records=4),
+    )
+    also_tried = (
+        AuditForm(form="A, all gradients scaled", settings={**_FEW_STEPS, "teacher_clipping": "automatic"}),
+        AuditForm(form="A, a network, all gradients scaled", settings={**_FEW_STEPS, **_SCALED_NETWORK}),
+        AuditForm(form="B, votes of teachers", settings={**_FEW_TEACHERS, "vote": "signs"}, records=4),
     )
 
     def plan(self, facts: PublicFacts, budget: Budget) -> DfdPlan:

@@ -199,6 +199,12 @@ class Dpaf(Method):
         AuditForm(form="aggregate and conv2*", settings=_audited),
         AuditForm(form="with a private conv1", settings={**_audited, "conv1": "frozen"}, runs=300),
     )
+    also_tried = (
+        AuditForm(
+            form="signs of gradients, and brightness",
+            settings={**_audited, "conv1": "classifier", "keep_signs": 5, "brightness": 0.5},
+        ),
+    )
 
     @property
     def requires_public(self) -> bool:
