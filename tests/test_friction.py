@@ -59,6 +59,8 @@ NEWCOMERS = {
     "test_every_export_carries_certificate_and_card_and_is_deterministic",
     "arrays in Python": "pipeline/test_estimator.py::test_arrays_to_a_release_on_the_same_account",
     "datasets in Python": "data/test_datasets.py::test_a_hugging_face_dataset_is_read_with_its_class_names",
+    "torch datasets in Python": "data/test_datasets.py::test_a_torch_dataset_is_read_with_its_channels_last",
+    "a budget without a delta in Python": "pipeline/test_estimator.py::test_arrays_to_a_release_on_the_same_account",
     "errors in terms of Python": "core/test_errors.py::test_a_real_call_speaks_python",
     "names in Python": "test_layers.py::test_the_public_surface",
     "names in Python, with examples": "test_doctests.py::test_examples_run",
@@ -68,6 +70,9 @@ NEWCOMERS = {
     "usage errors as JSON": "cli/test_newcomer.py::test_usage_errors_are_json_where_json_was_asked_for",
     "a teacher that is not there": "cli/test_convert.py::test_what_is_missing",
     "a pack without splits": "data/test_owners.py::test_a_pack_without_splits_says_so",
+    "a federation whose keys are missing": "cli/test_newcomer.py::test_a_federation_names_the_file_that_is_missing",
+    "a flat folder of public images, in a federation": "cli/test_newcomer.py::"
+    "test_public_images_of_a_federation_need_no_classes_either",
     "resume with other options": "cli/test_money.py::test_resuming_with_other_options_names_them",
     "a suite with mistakes": "cli/test_newcomer.py::test_a_suite_is_checked_before_its_first_cell",
     "keygen on a full disk": "cli/test_newcomer.py::test_no_part_of_a_key_stays_on_a_full_disk",

@@ -19,9 +19,12 @@ from typer.testing import CliRunner, Result
 
 from veilset.cli import main
 from veilset.cli.console import RichProgress
+from veilset.cli.federate.common import public_for, public_for_server
 from veilset.cli.main import app
 from veilset.cli.pulse import Pulse
+from veilset.data.images import ImageSet
 from veilset.methods import METHODS
+from veilset.privacy.vault import Vault
 
 Run = Callable[..., Result]
 
@@ -173,6 +176,30 @@ def test_a_folder_with_its_patients_and_flat_public_images(tmp_path: Path) -> No
     certificate = json.loads((tmp_path / "rel" / "certificate.json").read_text())
     assert certificate["unit"] == "group"
     assert result_of(run("inspect", "xrays/", "--groups-file", "patients.csv", "--json"))["groups"]["most"] == 3
+
+
+def test_public_images_of_a_federation_need_no_classes_either(tmp_path: Path) -> None:
+    png_folder(tmp_path / "photos", 20, flat=True)
+    private, labels = images(40)
+    vault = Vault(ImageSet(private[..., None], labels))
+    assert len(public_for(vault, "photos/") or ()) == 20
+    assert len(public_for_server((16, 16, 1), "photos/") or ()) == 20
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("site", "xrays/", "--home", "nohome", "--invitation", "no.json"), "no file nohome/request.json"),
+        (("check", "xrays/", "--home", "nohome", "--invitation", "no.json"), "no file nohome/request.json"),
+        (("admit", "no.json", "--method", "merf", "--address", "a:1", "--out", "fed"), "no file no.json"),
+        (("server", "nofolder", "--out", "rel"), "nofolder"),
+    ],
+)
+def test_a_federation_names_the_file_that_is_missing(words: tuple[str, ...], said: str) -> None:
+    done = run("federate", *words)
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert "federate" in done.stderr, "it says how the file is made"
 
 
 def test_real_images_are_read_as_the_release_has_them(release: Path, tmp_path: Path) -> None:

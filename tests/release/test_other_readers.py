@@ -93,7 +93,10 @@ def in_shards(make, path: Path, form: str, count: int = 2) -> Path:
 def test_hugging_face_loads_shards_of_tables_as_they_are(make, datasets, tmp_path):
     path = make.saved(channels=3)
     out = in_shards(make, path, "parquet")
+    for place in (out, out / "shards"):
+        (place / ".DS_Store").write_text("x")
     assert verify_release(out).ok, verify_release(out).problems
+    assert [note.split()[0] for note in verify_release(out).notes] == [".DS_Store", "shards/.DS_Store"]
     require_same(loaded(datasets, out, tmp_path), load_release(path))
     shutil.copyfile(out / "card.md", out / "README.md")
     require_same(loaded(datasets, out, tmp_path), load_release(path))

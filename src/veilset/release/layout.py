@@ -31,7 +31,7 @@ _MOST_ENTRIES = 1000
 _MOST_SHARDS = 100_000
 _SHOWN = 10
 # What file managers, Git and hubs leave in a folder. It is no part of the release, and nothing here reads it.
-_FOREIGN = {".DS_Store", "Thumbs.db", "desktop.ini", ".gitattributes", ".gitignore", "README.md"}
+FOREIGN = {".DS_Store", "Thumbs.db", "desktop.ini", ".gitattributes", ".gitignore", "README.md"}
 
 
 def weights_file(model: str) -> str:
@@ -102,15 +102,18 @@ def _entry_problems(path: Path, most: int, folders: set[str]) -> list[str]:
 
 
 def foreign_files(path: Path) -> list[str]:
-    """Files beside the release's own that do not speak against it."""
-    return sorted(_FOREIGN & set(os.listdir(path)))  # noqa: PTH208 (names, not paths)
+    """Files beside the release's own, and among its shards, that do not speak against it."""
+    found = [entry.name for entry in path.iterdir() if entry.name in FOREIGN]
+    if (path / SHARDS).is_dir():
+        found += [f"{SHARDS}/{entry.name}" for entry in (path / SHARDS).iterdir() if entry.name in FOREIGN]
+    return sorted(found)
 
 
 def file_problems(path: Path, certificate: Certificate, *, most_bytes: float = math.inf) -> list[str]:
     """Files that are missing, altered, too large or not listed; empty when the directory is as certified."""
     problems = _list_problems(set(certificate.files))
     folders = {SHARDS} if MANIFEST in certificate.files else set()
-    known = {*certificate.files, *folders, CERTIFICATE, SIGNATURE, *_FOREIGN}
+    known = {*certificate.files, *folders, CERTIFICATE, SIGNATURE, *FOREIGN}
     unlisted = sorted(name for name in os.listdir(path) if name not in known)  # noqa: PTH208 (names, not paths)
     problems += [f"{name!r} is in the directory but not in the certificate." for name in unlisted[:_SHOWN]]
     for name, expected in sorted(certificate.files.items()):

@@ -324,7 +324,7 @@ def _shards(path: Path, certificate: Certificate, sample: int | None, result: Ve
     if len(chosen) < total:
         result.notes.append(f"{len(chosen)} of {total} shards were checked, drawn at random; the others were not read.")
     folder = path / layout.SHARDS
-    strange = {entry.name for entry in folder.iterdir()} - {shard.name for shard in manifest.shards}
+    strange = {entry.name for entry in folder.iterdir()} - {shard.name for shard in manifest.shards} - layout.FOREIGN
     problems = [f"{name!r} is among the shards but not in the manifest." for name in sorted(strange)[:10]]
     return problems + shard_problems(path, certificate, manifest, chosen, whole=True)
 

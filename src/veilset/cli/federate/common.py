@@ -64,8 +64,9 @@ def public_for(vault: "Vault", public: str | None) -> "Public | None":
     if public is None:
         return None
     height, width, depth = vault.facts.shape
-    images = open_images(public, size=height if height == width else None, channels=depth, progress=RichProgress())
-    return vault.check_public(images, RichProgress())
+    side, progress = height if height == width else None, RichProgress()
+    images = open_images(public, size=side, channels=depth, needs_classes=False, progress=progress)
+    return vault.check_public(images, progress)
 
 
 def public_for_server(shape: tuple[int, int, int], public: str | None) -> "Public | None":
@@ -76,7 +77,8 @@ def public_for_server(shape: tuple[int, int, int], public: str | None) -> "Publi
     if public is None:
         return None
     height, width, depth = shape
-    return compared_by_sites(open_images(public, size=height if height == width else None, channels=depth))
+    side = height if height == width else None
+    return compared_by_sites(open_images(public, size=side, channels=depth, needs_classes=False))
 
 
 def read_secret(path: Path, advice: str) -> bytes:
