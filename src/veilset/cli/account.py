@@ -115,7 +115,7 @@ def _show(console: Console, book: "Account") -> None:
         else:
             console.say(
                 f"Spent: epsilon {epsilon_text(spent)} at delta {delta:g} for each {unit}, "
-                f"all {len(runs)} runs together."
+                f"{'in one run' if len(runs) == 1 else f'all {len(runs)} runs together'}."
             )
         if images is not None and any(r.unit == "record" for r in runs):
             console.say(f"Runs for each record count for a group of {images} images, as declared.")

@@ -60,7 +60,7 @@ def choose(
     if found.cost is not None:
         console.say(found.cost.sentence())
     console.say("Other choices of epsilon:")
-    for line in meanings(answers.facts.unit, found.delta):
+    for line in meanings(found.delta):
         console.say(f"  {line}")
     for warning in found.warnings:
         console.warn(warning)

@@ -74,14 +74,14 @@ RULES = {
         ),
         Rule(
             name="public",
-            when="they need not look alike, and public images are at hand",
+            when="released images need not look like the private ones, and public images are at hand",
             method="imgsyn",
             why="public images that a private teacher labels teach most, in grey and in colour, also for a few "
             "thousand patients",
         ),
         Rule(
             name="nothing",
-            when="they need not look alike, and no public image is at hand",
+            when="released images need not look like the private ones, and no public image is at hand",
             method="dfd",
             why="it needs no public image, and its students score best among the methods without any",
         ),
@@ -131,6 +131,8 @@ class Recommendation:
         words += [] if self.preset == "default" else [f"--preset {self.preset}"]
         words += [] if answers.public == "none" else ["--public PUBLIC_IMAGES"]
         words += ["--groups-file PATIENTS.csv"] if answers.facts.unit == "group" else []
+        height, width, _ = answers.facts.shape
+        words += [f"--size {height}"] if height == width else []
         return " ".join([*words, "--out release"])
 
 
@@ -187,13 +189,17 @@ def rule_for(answers: Answers) -> Rule:
 
 def meaning(budget: Budget, unit: str) -> str:
     """What an epsilon means for one person, in one sentence."""
-    share = guess_from_epsilon(budget.epsilon, budget.delta)
     return (
         f"Whoever guesses whether one {unit} was in the data, and would be right 50 times out of 100 without the "
-        f"release, is right at most {math.ceil(100 * share - 1e-9)} times with it."
+        f"release, is right at most {_right_of_100(budget)} times with it."
     )
 
 
-def meanings(unit: str, delta: float) -> list[str]:
-    """The same for the usual epsilons, to compare."""
-    return [f"epsilon {epsilon:g}: {meaning(Budget(epsilon, delta), unit)}" for epsilon in _MANY_TIMES]
+def _right_of_100(budget: Budget) -> int:
+    return math.ceil(100 * guess_from_epsilon(budget.epsilon, budget.delta) - 1e-9)
+
+
+def meanings(delta: float) -> list[str]:
+    """How often such a guess is right at the usual epsilons, to compare."""
+    found = {epsilon: _right_of_100(Budget(epsilon, delta)) for epsilon in _MANY_TIMES}
+    return [f"epsilon {epsilon:g}: right at most {times} times out of 100" for epsilon, times in found.items()]
