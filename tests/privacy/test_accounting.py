@@ -1,5 +1,7 @@
 import json
 import math
+import subprocess
+import sys
 import time
 
 import pytest
@@ -12,6 +14,7 @@ from veilset.privacy.accounting import (
     epsilon_of,
     gaussian_delta,
     gaussian_epsilon,
+    gaussian_renyi_epsilon,
     noise_of,
 )
 from veilset.privacy.budget import Budget, default_delta
@@ -222,3 +225,27 @@ def test_calibration_leaves_room_for_what_is_carried() -> None:
 def test_a_delta_below_what_can_be_computed_is_refused() -> None:
     with pytest.raises(InputError, match="1e-12"):
         epsilon_of([gaussian(3.0)], 1e-13)
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.7, 4.0, 1000.0])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
+def test_a_full_sum_costs_by_renyi_what_the_library_says(noise: float, delta: float) -> None:
+    """To the last bit: certificates were made with the library, and are checked without it."""
+    from dp_accounting import GaussianDpEvent, rdp
+
+    library = rdp.RdpAccountant()
+    library.compose(GaussianDpEvent(noise))
+    assert gaussian_renyi_epsilon(noise, delta) == library.get_epsilon(delta)
+
+
+def test_what_has_no_samples_needs_no_library() -> None:
+    """It takes most of a second to load, longer than all else that `veilset verify` does."""
+    program = (
+        "import sys\n"
+        "from veilset.privacy.accounting import epsilon_of\n"
+        "from veilset.privacy.events import Event\n"
+        "events = [Event(label='sum', noise_multiplier=2.0)]\n"
+        "assert epsilon_of(events, 1e-5) < epsilon_of(events, 1e-5, 'rdp')\n"
+        "assert 'dp_accounting' not in sys.modules and 'scipy.stats' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

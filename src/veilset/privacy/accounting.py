@@ -2,11 +2,13 @@
 
 The reference is the privacy loss distribution (PLD) accountant of Google's dp-accounting; Renyi DP is the cross-check.
 Sums over the whole vault are Gaussians and compose to one Gaussian exactly, whose epsilon has a closed form
-(Balle and Wang 2018, "Improving the Gaussian mechanism for differential privacy", Theorem 8); it is used when nothing
-is sampled. Relation everywhere: add/remove-one.
+(Balle and Wang 2018, "Improving the Gaussian mechanism for differential privacy", Theorem 8), as its Renyi divergences
+have. They are used when nothing is sampled; the library, which takes most of a second to load, is left out then.
+Relation everywhere: add/remove-one.
 """
 
 import functools
+import gc
 import itertools
 import logging
 import math
@@ -28,7 +30,9 @@ _COARSE = 0.1
 _MOST_BUCKETS = 4e3  # at width 1
 _USUAL_DELTA = 1e-5  # for the width of buckets where no delta is asked for
 _WIDEST = 1e-3
-_ROUGH_ORDERS = (*range(2, 33), 48, 64, 96, 128, 256, 512, 1024)
+# Of Renyi divergences: those of the library, written out so that both ways of this file take the same ones.
+_ORDERS = (*(1 + tenth / 10 for tenth in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
+_LOW_ORDERS, _HIGH_ORDERS = (*range(2, 33), 48, 64), (96, 128, 256, 512, 1024)  # for a rough epsilon
 _TAIL = 1e-15  # that the library cuts off when it composes a step with itself
 # What work costs beside a composed point: a built one, and the moments of an event.
 _TO_BUILD = 5.0
@@ -94,6 +98,7 @@ class Work:
     """How much may be computed, in points of a grid. Events of a stranger may be made to keep their reader busy."""
 
     def __init__(self, points: float = math.inf) -> None:
+        self.is_bounded = points < math.inf
         self._left, self._largest = points, _LARGEST_GRID * points
 
     def do(self, points: float, times: float = 1.0) -> None:
@@ -128,24 +133,30 @@ def _pld_epsilon(events: Sequence[Event], delta: float, width: float, work: Work
     if not sampled:
         work.do(_OF_MOMENTS / 10)
         return gaussian_epsilon(combined, delta)
-    return float(_pld(events, delta, width, work).get_epsilon_for_delta(delta))
+    if work.is_bounded:
+        return float(_pld(combined, sampled, delta, width, work).get_epsilon_for_delta(delta))
+    return _sampled_epsilon(combined, tuple(sampled), delta, width)
+
+
+@functools.lru_cache(maxsize=1024)
+def _sampled_epsilon(combined: float, sampled: tuple[_Steps, ...], delta: float, width: float) -> float:
+    """Remembered, because a plan is priced when it is calibrated, shown, reserved and certified."""
+    return float(_pld(combined, sampled, delta, width, Work()).get_epsilon_for_delta(delta))
 
 
 def _pld_delta(events: Sequence[Event], epsilon: float) -> float:
     combined, sampled = _split(events)
     if not sampled:
         return gaussian_delta(combined, epsilon)
-    return min(1.0, float(_pld(events, _USUAL_DELTA, _FINE, Work()).get_delta_for_epsilon(epsilon)))
+    return min(1.0, float(_pld(combined, sampled, _USUAL_DELTA, _FINE, Work()).get_delta_for_epsilon(epsilon)))
 
 
-def _pld(events: Sequence[Event], delta: float, width: float, work: Work) -> Any:
+def _pld(combined: float, sampled: Sequence[_Steps], delta: float, width: float, work: Work) -> Any:
     """The privacy loss distribution of all events; `delta` only says how wide its buckets may be."""
-    from dp_accounting.pld import privacy_loss_distribution as distributions
-
-    combined, sampled = _split(events)
+    distributions = _library().pld.privacy_loss_distribution
     work.do(_OF_MOMENTS * len(sampled))
-    rough = float(_rdp_accountant(events, _ROUGH_ORDERS).get_epsilon(delta))
-    longest = max(rough, *(_largest_loss(event) for event in sampled))
+    rough = _rough_epsilon(combined, sampled, delta)
+    longest = max(rough, *map(_largest_loss, sampled))
     interval = min(width * _typical_loss(combined, sampled), _WIDEST * max(1.0, rough))
     interval = max(interval, width * longest / _MOST_BUCKETS)
     total = distributions.identity(interval)
@@ -156,7 +167,7 @@ def _pld(events: Sequence[Event], delta: float, width: float, work: Work) -> Any
         )
         # Sparse ones would be composed by way of size**count, a number with billions of digits.
         both = [one.to_dense_pmf() for one in (step._pmf_remove, step._pmf_add)]
-        for one in both:
+        for one in both if work.is_bounded else ():
             work.do(_composed_size(one, event.count))
         total = total.compose(distributions.PrivacyLossDistribution(*both).self_compose(event.count))
     if math.isfinite(combined):
@@ -165,11 +176,21 @@ def _pld(events: Sequence[Event], delta: float, width: float, work: Work) -> Any
     return total
 
 
+def _rough_epsilon(combined: float, sampled: Sequence[_Steps], delta: float) -> float:
+    """By a few orders. Divergences grow with the order, so where they are too large already, higher ones are left out.
+
+    An order's epsilon is its divergence, plus log(1 - 1/order), plus something that is positive up to order 1/delta.
+    """
+    low = _renyi(combined, sampled, _LOW_ORDERS)
+    epsilon = float(low.get_epsilon(delta))
+    if epsilon <= low.rdp[-1] + math.log1p(-1 / _LOW_ORDERS[-1]) and delta * _HIGH_ORDERS[-1] <= 1:
+        return epsilon
+    return min(epsilon, float(_renyi(combined, sampled, _HIGH_ORDERS).get_epsilon(delta)))
+
+
 def _composed_size(step: Any, count: int) -> int:
     """The points of `step` composed with itself, which the library would allocate without a word."""
-    from dp_accounting.pld import common
-
-    low, high = common.compute_self_convolve_bounds(step._probs, count, _TAIL)
+    low, high = _library().pld.common.compute_self_convolve_bounds(step._probs, count, _TAIL)
     return int(high - low)
 
 
@@ -186,30 +207,39 @@ def _largest_loss(event: _Steps) -> float:
 
 
 def _rdp_epsilon(events: Sequence[Event], delta: float, work: Work) -> float:
-    work.do(_OF_MOMENTS * (len(_split(events)[1]) + 0.1))
-    return float(_rdp_accountant(events).get_epsilon(delta))
-
-
-def _rdp_accountant(events: Sequence[Event], orders: Sequence[float] | None = None) -> Any:
-    from dp_accounting import GaussianDpEvent, rdp
-
-    # Some fractional orders do not converge and are left out, which only loosens the bound; no need to say so.
-    logging.getLogger("absl").setLevel(logging.ERROR)
     combined, sampled = _split(events)
-    ledger = rdp.RdpAccountant(orders=orders)
+    work.do(_OF_MOMENTS * (len(sampled) + 0.1))
+    if not sampled:
+        return gaussian_renyi_epsilon(combined, delta)
+    return float(_renyi(combined, sampled, _ORDERS).get_epsilon(delta))
+
+
+def _renyi(combined: float, sampled: Sequence[_Steps], orders: Sequence[float]) -> Any:
+    """The library's accountant of Renyi divergences, with all events."""
+    library = _library()
+    ledger = library.rdp.RdpAccountant(orders=orders)
     for event in sampled:
-        ledger.compose(_sampled_gaussian(event))
+        step = library.PoissonSampledDpEvent(event.sampling_rate, library.GaussianDpEvent(event.noise_multiplier))
+        ledger.compose(library.SelfComposedDpEvent(step, event.count))
     if math.isfinite(combined):
-        ledger.compose(GaussianDpEvent(combined))
+        ledger.compose(library.GaussianDpEvent(combined))
     return ledger
 
 
-def _sampled_gaussian(event: _Steps) -> Any:
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-
-    return SelfComposedDpEvent(
-        PoissonSampledDpEvent(event.sampling_rate, GaussianDpEvent(event.noise_multiplier)), event.count
-    )
+@functools.cache
+def _library() -> Any:
+    """Google's dp-accounting. Modules are no garbage: to look for some while they load takes a tenth of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        import dp_accounting
+        import dp_accounting.pld.privacy_loss_distribution
+    finally:
+        if collects:
+            gc.enable()
+    # Some fractional orders do not converge and are left out, which only loosens the bound; no need to say so.
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    return dp_accounting
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
@@ -234,6 +264,21 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if gaussian_delta(noise_multiplier, middle) > delta else (low, middle)
     return high
+
+
+def gaussian_renyi_epsilon(noise_multiplier: float, delta: float) -> float:
+    """An epsilon of one Gaussian release at `delta` by its Renyi divergences, which are order / (2 noise^2).
+
+    From each of them by Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy",
+    Proposition 12, or 0 where the divergence alone keeps the total variation below delta.
+    """
+    best = math.inf
+    for order in _ORDERS:
+        divergence = order / (2 * noise_multiplier**2)
+        if delta**2 + math.expm1(-divergence) > 0:
+            return 0.0
+        best = min(best, divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
+    return max(0.0, best)
 
 
 def calibrate(budget: Budget, events_at: Callable[[float], Sequence[Event]]) -> float:
@@ -325,4 +370,4 @@ def gaussian_precision(events: Sequence[Event]) -> float | None:
 
 def worst_renyi(events: Sequence[Event], order: float) -> float:
     """What these events cost in Renyi DP at one order, for a record in the worst shards."""
-    return max((float(_rdp_accountant(world, [order]).rdp[0]) for world in _worlds(events)), default=0.0)
+    return max((float(_renyi(*_split(world), [order]).rdp[0]) for world in _worlds(events)), default=0.0)
