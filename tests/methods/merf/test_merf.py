@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -85,6 +86,23 @@ def test_classifier_is_discriminant_analysis() -> None:
     assert (classifier.logits(points).argmax(dim=1) == labels).double().mean() > 0.97
 
 
+@pytest.mark.parametrize("settings", [{"kernel": "hermite"}, {"weighting": "adversarial"}])
+def test_relatives_pay_for_the_same_sums(settings: dict[str, str], records: ImageSet, tmp_path: Path) -> None:
+    plain, plan = (Merf.configure("default", chosen).plan(FACTS, Budget(1.0, 1e-6)) for chosen in ({}, settings))
+    assert plan.events == plain.events
+    release = run(Vault(records), job(**settings), workspace=tmp_path / "run")
+    assert release.images.shape == (40, 16, 16, 1)
+
+
+def test_an_adversary_lets_what_differs_count_more() -> None:
+    config = MerfSettings(weighting="adversarial")
+    training = GeneratorTraining(ConditionalGenerator(16, 1, 2, 8, 16), torch.zeros(2, 3), config)
+    for _ in range(2000):
+        weights = training._weights(torch.tensor([1.0, 1.0, 4.0]))
+    assert float(weights.mean()) == pytest.approx(1.0)
+    assert float(weights[2] / weights[0]) == pytest.approx(16.0, rel=1e-3)  # and no more
+
+
 def test_whole_run(records: ImageSet, tmp_path: Path) -> None:
     release = run(Vault(records), job(), workspace=tmp_path / "run")
     assert release.images.shape == (40, 16, 16, 1)
@@ -120,8 +138,11 @@ def test_public_images_of_another_shape_are_refused(records: ImageSet, tmp_path:
         run_with(records, job(), workspace=tmp_path / "run", public=other)
 
 
-def test_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    config = MerfSettings(steps=4, batch=8, random_features=64, code_size=16, pictures=60, width=16, latent_size=8)
+@pytest.mark.parametrize("weighting", ["even", "adversarial"])
+def test_training_goes_on_where_it_stopped(weighting: Literal["even", "adversarial"], tmp_path: Path) -> None:
+    config = MerfSettings(
+        steps=4, batch=8, random_features=64, code_size=16, pictures=60, width=16, latent_size=8, weighting=weighting
+    )
     facts = PublicFacts(units=100, unit="record", shape=(16, 16, 1), class_names=("a", "b"))
     embedding = _embedding(Merf(config).plan(facts, Budget(1.0, 1e-5)), facts, None, Context())
     target = torch.randn(2, 64) / 8
@@ -154,6 +175,7 @@ def test_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
         ({"code_size": 5000}, "code_size below pictures"),
         ({"batch": 2}, "batch to be auto or a whole number of at least 8"),
         ({"moment_share": 0.0}, "classifier_weight=0 where moment_share=0"),
+        ({"features": "pretrained", "kernel": "hermite"}, "features=scattering or pixels for kernel=hermite"),
     ],
 )
 def test_bad_settings(settings: dict[str, object], message: str) -> None:

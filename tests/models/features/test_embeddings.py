@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from veilset.data.procedural_images import drawn_patterns
-from veilset.models.features.embeddings import FeatureForm, ImageEmbedding
+from veilset.models.features.embeddings import FeatureForm, ImageEmbedding, hermite_features
 
 
 def coins(seed: int = 0) -> torch.Generator:
@@ -78,3 +78,25 @@ def test_what_is_summed_is_no_longer_than_one_and_comes_back(form: FeatureForm) 
         short = rows.norm(dim=1) < 1 - 1e-4
         torch.testing.assert_close(embedding.restored(rows[short]), embedding(images)[1][short], atol=1e-5, rtol=0)
     assert embedding.radius < 0.97, "nothing would be gained"
+
+
+def test_hermite_features_are_those_of_a_gaussian_kernel():
+    """Mehler's formula, with enough orders."""
+    x = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64)[:, None]
+    rows = hermite_features(x, 80, 0.5)[:, 0]
+    wanted = torch.exp(-0.5 / (1 - 0.25) * (x - x.T).square())
+    found = rows @ rows.T
+    assert torch.allclose(found / found[0, 0], wanted, atol=1e-6)
+
+
+def test_a_hermite_embedding_has_rows_of_length_one_each_alone():
+    shown = torch.rand(200, 1, 16, 16, generator=coins(0))
+    made = ImageEmbedding("pixels", shown, code_size=16, random_features=256, generator=coins(1), kernel="hermite")
+    images = torch.cat(
+        [torch.rand(4, 1, 16, 16, generator=coins(2)), torch.zeros(1, 1, 16, 16), torch.ones(1, 1, 16, 16)]
+    )
+    features = made(images)[1]
+    assert features.shape == (6, 256)
+    assert torch.allclose(features.norm(dim=1), torch.ones(6), atol=1e-5)
+    assert float(made.centred(features).norm(dim=1).max()) <= 1 + 1e-6
+    assert torch.allclose(made(images[2:3])[1], features[2:3], atol=1e-6)

@@ -34,6 +34,15 @@ class MerfSettings(Settings):
         "trained on ImageNet sees (pretrained; needs the extra of that name). auto is pretrained where images are in "
         "colour, have 24 pixels or more, and the extra is installed, else scattering.",
     )
+    kernel: Literal["gaussian", "hermite"] = setting(
+        "gaussian",
+        "Of class means on scattering maps or pixels: by random Fourier features, or by Hermite polynomials (DP-HP).",
+    )
+    weighting: Literal["even", "adversarial"] = setting(
+        "even",
+        "How much each of the features counts for the generator: all alike, or more where its images still differ "
+        "(adversarial, after PEARL).",
+    )
     side: int = setting(64, "Of the square images that pretrained features see.", least=32, most=256)
     random_features: int = setting(2048, "Random Fourier features.", least=4, multiple_of=4)
     code_size: int = setting(256, "Length of the code whose second moments make the classifier.", least=2)
@@ -64,6 +73,8 @@ class MerfSettings(Settings):
     def check(self) -> None:
         """A code needs more pictures than it has numbers; a classifier needs moments."""
         super().check()
+        if self.kernel == "hermite" and self.features == "pretrained":
+            raise InputError("Expected features=scattering or pixels for kernel=hermite, got pretrained.")
         if self.code_size >= self.pictures:
             raise InputError(f"Expected code_size below pictures={self.pictures}, got {self.code_size}.")
         if self.classifier_weight > 0 and self.moment_share == 0:
@@ -113,6 +124,7 @@ class Merf(Method):
     }  # fmt: skip
     forms = (
         AuditForm(form="class sums and moments", settings={**smallest, "steps": 1}),
+        AuditForm(form="Hermite features", settings={**smallest, "steps": 1, "kernel": "hermite"}),
         *(  # where their weights are on this machine
             [AuditForm(form="pretrained features", settings={**smallest, **_SMALL_PRETRAINED}, runs=200)]
             if is_installed(PRETRAINED)
@@ -173,5 +185,7 @@ class Merf(Method):
             require_installed(PRETRAINED)
         if self.settings.features != "auto":
             return self.settings.features, "set"
+        if self.settings.kernel == "hermite":
+            return "scattering", "kernel=hermite"
         found, why = choose_features(facts)
         return ("scattering" if found == "wavelets" else "pretrained"), why

@@ -20,6 +20,7 @@ from veilset.training.settings import WeightAverage
 
 _CHECKPOINT = "merf-generator.pt"
 _CHECKPOINT_EVERY = 100
+_ADVERSARY_RATE, _MOST_ODDS = 0.01, math.log(4)  # noise differs everywhere, so no feature may take all
 
 
 def train_generator(
@@ -68,6 +69,7 @@ class GeneratorTraining:
         self.optimizer = torch.optim.Adam(generator.parameters(), lr=config.learning_rate, betas=(0.5, 0.99))
         self.average = WeightAverage(generator, decay=0.98)
         self.remembered = torch.zeros_like(target)
+        self.odds = torch.zeros_like(target[0])  # logarithms of what each feature counts
         self.step = 0
 
     def advance(
@@ -83,7 +85,10 @@ class GeneratorTraining:
         keep = min(config.memory, step / (step + 3))
         batch_mean = features.reshape(len(classes), -1, features.shape[1]).mean(dim=1)
         mean = keep * self.remembered[classes] + (1 - keep) * batch_mean
-        loss = (mean - self.target[classes]).square().sum(dim=1).mean() / (1 - keep)
+        gaps = (mean - self.target[classes]).square()
+        if config.weighting == "adversarial":
+            gaps = gaps * self._weights(gaps.detach().mean(dim=0))
+        loss = gaps.sum(dim=1).mean() / (1 - keep)
         if classifier is not None and config.classifier_weight:
             loss = loss + config.classifier_weight * classifier.loss(code, labels)
         self.remembered[classes] = mean.detach()
@@ -96,6 +101,16 @@ class GeneratorTraining:
         self.average.update(self.generator, step)
         self.step += 1
 
+    def _weights(self, gaps: Tensor) -> Tensor:
+        """What each feature (d,) counts, 1 on average; those where generated images differ more than usual gain.
+
+        That is the other player of PEARL (Liew, Takahashi and Ueno, ICLR 2022), on features that are released already.
+        It reads generated images and noisy means alone. PEARL moves the law of its frequencies; here each has a weight.
+        """
+        self.odds += _ADVERSARY_RATE * (gaps / gaps.mean().clamp_min(1e-12) - 1)
+        self.odds.clamp_(-_MOST_ODDS, _MOST_ODDS)
+        return self.odds.softmax(dim=0) * len(self.odds)
+
     def save(self, path: Path) -> None:
         """Write the state, whole or not at all. It holds nothing but post-processed releases."""
         state = {
@@ -103,6 +118,7 @@ class GeneratorTraining:
             "optimizer": self.optimizer.state_dict(),
             "average": self.average.state,
             "remembered": self.remembered,
+            "odds": self.odds,
             "step": self.step,
         }
         content = io.BytesIO()
@@ -116,3 +132,4 @@ class GeneratorTraining:
         self.optimizer.load_state_dict(state["optimizer"])
         self.average.state = state["average"]
         self.remembered, self.step = state["remembered"], state["step"]
+        self.odds = state.get("odds", self.odds)  # older checkpoints have none

@@ -169,5 +169,6 @@ def _embedding(plan: MerfPlan, facts: PublicFacts, public: Public | None, contex
         code_size=config.code_size,
         random_features=config.random_features,
         generator=torch_generator(context.seed, "merf features"),
+        kernel=config.kernel,
     )
     return embedding.to(context.device)

@@ -86,7 +86,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
         "delta": release.certificate.delta,
         "unit": release.certificate.unit,
         "needs_public": METHODS.get(cell.entrant.method).needs_public,
-        "used_public": public is not None,
+        "given_public": public is not None,  # whether the method makes use of them is its own matter
         "samples": len(release),
         "seconds": round(seconds, 1),
         "cpu_seconds": round(cpu_seconds, 1),
