@@ -10,6 +10,7 @@ from veilset.data import ImageSet, open_images
 from veilset.privacy import sources
 from veilset.privacy.account import Account
 from veilset.privacy.budget import Budget
+from veilset.privacy.events import Event, Plan
 from veilset.privacy.sources import account_for, known_accounts, likeness_of, remember
 from veilset.privacy.vault import Vault
 
@@ -124,3 +125,25 @@ def test_the_index_holds_no_digest_of_a_record() -> None:
         assert place.stat().st_mode & 0o077 == 0, "for its owner's eyes"
         for known in (*records.source_digests(), *records.digests()):
             assert bytes(known)[:8] not in content
+
+
+def test_runs_for_other_groups_do_not_share_an_account(tmp_path: Path) -> None:
+    """By images a person with four of them costs four times what the account would say."""
+    images, patients = pictures(), np.arange(60) // 4
+    plan = Plan(budget=Budget(1.0, 1e-3), events=(Event(label="sum", noise_multiplier=4.0),))
+
+    def vault(groups: np.ndarray, count: int = 60) -> Vault:
+        return Vault(ImageSet(images[:count], np.arange(count) % 2, groups=groups[:count]), unit="group")
+
+    account_for(vault(np.arange(60)))  # looked at, and nothing spent
+    first = account_for(vault(patients))
+    first.reserve("run", "merf", plan, unit="group")
+    renamed = np.array([f"patient {number}" for number in 100 - patients])
+    for same in (vault(patients), vault(renamed), vault(patients, 56)):
+        assert account_for(same).path == first.path
+    for other in (np.arange(60), np.arange(60) // 2, np.arange(60) // 8, np.roll(patients, 1)):
+        with pytest.raises(InputError, match="other groups"):
+            account_for(vault(other))
+        with pytest.raises(InputError, match="other groups"):
+            remember(vault(other), first)
+    assert account_for(vault_of(images)).path == first.path  # records: the account asks for --images-per-group

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from veilset.core.errors import BudgetError, InputError
 from veilset.core.places import state_directory
 from veilset.privacy.account import Account
+from veilset.privacy.same_groups import require_same_groups
 from veilset.privacy.state_file import Kind, StateFile
 from veilset.privacy.vault import Vault
 
@@ -83,6 +84,7 @@ def account_for(vault: Vault) -> Account:
             )
         account = Account(path)
         account.make()
+        require_same_groups(database, account, vault, _key(database))
         _remember(database, path, hashes, vault.origin)
     return account
 
@@ -107,6 +109,7 @@ def remember(vault: Vault, account: Account) -> list[Path]:
                         f"pass it. Pass --account {path}, or leave --account out. No data was read."
                     )
                 others.append(Path(path))
+        require_same_groups(database, account, vault, _key(database))
         _remember(database, Path(own), hashes, vault.origin)
     return others
 

@@ -5,7 +5,7 @@ There is no indexing, no iteration, no length, no attribute that holds data. Row
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, NoReturn
 from weakref import WeakKeyDictionary, ref
@@ -239,12 +239,17 @@ class Vault:
 
         Privacy: depends on private records without noise. It stays with the custodian, and so does the key.
         """
+        return np.unique(_keyed(_source_digests(_CONTENTS[self].records), key))
+
+    def group_hashes(self, key: bytes) -> NDArray[np.uint64]:
+        """(N, 2): keyed hashes of each image as its source holds it, and of its group.
+
+        Privacy: as `source_hashes`.
+        """
         records = _CONTENTS[self].records
-        digests = getattr(records, "source_digests", records.digests)()  # records of one's own have one view
-        hashes = np.empty((len(digests), 8), np.uint8)
-        for row, digest in enumerate(digests):
-            hashes[row] = np.frombuffer(hashlib.blake2b(bytes(digest), key=key, digest_size=8).digest(), np.uint8)
-        return np.unique(hashes.view("<u8")).astype(np.uint64)
+        names, inverse = np.unique(np.zeros(0) if records.groups is None else records.groups, return_inverse=True)
+        groups = _keyed([str(name).encode() for name in names], key)
+        return np.stack([_keyed(_source_digests(records), key), groups[inverse]], axis=1)
 
     def most_images_of_a_group(self) -> int | None:
         """How many images the largest group has, where groups are known. It stays with the custodian."""
@@ -262,6 +267,19 @@ class Vault:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"A vault has no {name!r}. Private rows leave it only through a session's mechanisms.")
+
+
+def _source_digests(records: Records) -> NDArray[np.uint8]:
+    """Of each image before any change of size or colours; records of one's own have one view."""
+    digests: NDArray[np.uint8] = getattr(records, "source_digests", records.digests)()
+    return digests
+
+
+def _keyed(contents: Collection[Any], key: bytes) -> NDArray[np.uint64]:
+    hashes = np.empty((len(contents), 8), np.uint8)
+    for row, content in enumerate(contents):  # one after the other: there may be millions
+        hashes[row] = np.frombuffer(hashlib.blake2b(bytes(content), key=key, digest_size=8).digest(), np.uint8)
+    return hashes.view("<u8").astype(np.uint64)[:, 0]
 
 
 class Public:
