@@ -1,15 +1,18 @@
 """Large archives and large releases: memory and time of the private side, and units by 1, 2 and 4 processes.
 
     PYTHONPATH=src python benchmarks/scale.py private [--records 50000 200000 1000000]
-    PYTHONPATH=src python benchmarks/scale.py units [--samples 20000]
+    PYTHONPATH=src python benchmarks/scale.py units [--samples 100000]
+    PYTHONPATH=src python benchmarks/scale.py plot
 
 `private` opens a run on images of 64 pixels that are made when they are read, and spends a sum by class and a quantile
 of a cheap feature: what is measured is reading, clipping, summing and the vault's own bookkeeping. Each size runs in a
-process of its own, whose peak memory it is. `units` draws the images of one small merf run again and again.
+process of its own, whose peak memory it is. `units` draws the images of one small merf run again and again. `plot`
+draws the newest line of each size into docs/images/scale.svg.
 """
 
 import argparse
 import hashlib
+import json
 import resource
 import shutil
 import subprocess
@@ -38,6 +41,7 @@ from veilset.privacy.opening import opened
 from veilset.privacy.vault import Vault
 
 RESULTS = Path(__file__).parent / "results" / "scale.jsonl"
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "scale.svg"
 SIDE, CLASSES = 64, 10
 
 
@@ -146,14 +150,41 @@ def units(samples: int) -> None:
     append(line, RESULTS)
 
 
+def plot() -> None:
+    """Memory and time against the number of images, from the results alone."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot
+
+    lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    newest = {line["records"]: line for line in lines if line["what"] == "private side"}
+    sizes = sorted(newest)
+    mpl.rcParams["svg.hashsalt"] = "scale"  # the same results give the same file
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3))
+    left.plot(sizes, [newest[size]["peak_mb"] for size in sizes], "o-", color="#00796b")
+    left.set_ylabel("peak memory, MB")
+    right.plot(sizes, [newest[size]["processor_seconds"] for size in sizes], "o-", color="#00796b")
+    right.set_ylabel("processor seconds")
+    for axes in (left, right):
+        axes.set_xlabel("private images")
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_formatter(lambda size, _: f"{size / 1000:,.0f}k")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(PICTURE, metadata={"Date": None})
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["private", "one", "units"])
+    parser.add_argument("part", choices=["private", "one", "units", "plot"])
     parser.add_argument("--records", type=int, nargs="+", default=[50_000, 200_000, 1_000_000])
-    parser.add_argument("--samples", type=int, default=20_000)
+    parser.add_argument("--samples", type=int, default=100_000)
     asked = parser.parse_args()
     if asked.part == "units":
         units(asked.samples)
+    elif asked.part == "plot":
+        plot()
     elif asked.part == "one":
         private_side(asked.records[0])
     else:

@@ -1,0 +1,81 @@
+"""docs/benchmarks/gains.md and docs/benchmarks/archives.md."""
+
+from typing import Any
+
+from tables.cells import Cell, Table
+
+GAINS, ARCHIVES, SCALE = "gains.jsonl", "archives.jsonl", "scale.jsonl"
+NO_SEED = ("versions",)  # the newest line is the one that counts
+
+
+def _pair(where: dict[str, Any], digits: int) -> list[Cell]:
+    return [Cell(results=GAINS, where=where, value=name, digits=digits, by=NO_SEED) for name in ("before", "after")]
+
+
+def _filter(epsilon: float, runs: int) -> list[str | Cell]:
+    where = {"benchmark": "account filter", "epsilon_in_advance": epsilon, "runs": runs}
+    return [f"{runs} runs, {epsilon:g} if planned together", *_pair(where, 2)]
+
+
+def _batch(units: int, epsilon: float) -> list[str | Cell]:
+    where = {"benchmark": "teacher batch", "units": units, "epsilon": epsilon}
+    return [f"{units:,} units, epsilon {epsilon:g}", *_pair(where, 2)]
+
+
+def _memory(records: int) -> list[str | Cell]:
+    where = {"benchmark": "scale", "what": "private side", "records": records}
+    return [f"{records:,}", _newest(where, "peak_mb", 0), _newest(where, "processor_seconds", 1)]
+
+
+def _newest(where: dict[str, Any], value: str, digits: int) -> Cell:
+    return Cell(results=SCALE, where=where, value=value, digits=digits, by=NO_SEED)
+
+
+def _units(processes: int) -> list[str | Cell]:
+    where = {"benchmark": "scale", "what": "units", "same_bytes": True, "repeated_unit_has_the_same_bytes": True}
+    return [str(processes), _newest(where, "samples", 0), _newest(where, f"seconds.{processes}", 0)]
+
+
+def _rare(epsilon: float, share: float, words: str) -> list[str | Cell]:
+    where = {"what": "rare", "epsilon": epsilon, "count_share": share}
+    names = ("teacher.recall", "student.recall", "student.accuracy")
+    cells = [Cell(results=ARCHIVES, where=where, value=name, times=100, show="mean") for name in names]
+    return [f"{epsilon:g}", words, *cells]
+
+
+def _findings(epsilon: float) -> list[str | Cell]:
+    private = {"what": "findings", "epsilon": epsilon}
+    asked = ((private, "teacher.auc"), (private, "student.auc"), ({"what": "findings", "epsilon": None}, "student.auc"))
+    cells = [Cell(results=ARCHIVES, where=where, value=name, times=100, show="mean") for where, name in asked]
+    return [f"{epsilon:g}", *cells]
+
+
+TABLES = {
+    "gains-filter": Table(
+        heads=("Gaussian runs one after the other", "limit they needed before", "limit they need now"),
+        rows=[_filter(epsilon, runs) for epsilon in (0.5, 1.0, 3.0, 10.0) for runs in (2, 16)],
+    ),
+    "gains-batch": Table(
+        heads=("head teacher", "noise with batches of 8,192", "noise with the planned batch"),
+        rows=[_batch(units, epsilon) for units in (60_000, 160_000, 1_000_000, 10_000_000) for epsilon in (1.0, 10.0)],
+    ),
+    "scale-private": Table(
+        heads=("private images", "peak memory, MB", "processor seconds"),
+        rows=[_memory(records) for records in (50_000, 200_000, 1_000_000)],
+    ),
+    "scale-units": Table(
+        heads=("processes", "released images", "seconds"), rows=[_units(processes) for processes in (1, 2, 4)]
+    ),
+    "archives-rare": Table(
+        heads=("epsilon", "count of each class", "teacher's recall", "student's recall", "student's accuracy"),
+        rows=[
+            _rare(epsilon, share, words)
+            for epsilon in (1.0, 10.0)
+            for share, words in ((0.0, "not paid for"), (0.02, "paid for with a fiftieth"))
+        ],
+    ),
+    "archives-findings": Table(
+        heads=("epsilon", "teacher", "student of the release", "student of the real images"),
+        rows=[_findings(epsilon) for epsilon in (1.0, 10.0)],
+    ),
+}
