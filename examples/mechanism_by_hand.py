@@ -15,7 +15,8 @@ from torch import Tensor
 import veilset as vs
 from veilset.privacy.accounting import calibrate
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.opening import account_of, opened
+from veilset.privacy.opening import opened
+from veilset.privacy.sources import account_of
 
 LABEL = "pixels of each class"
 CLIP_NORM = 8.0  # longer rows are shortened to this, so it is the most that one image moves the sum

@@ -16,8 +16,9 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Ledger
 from veilset.privacy.noise import NoiseSource
-from veilset.privacy.opening import LEDGER, account_of, open_run
+from veilset.privacy.opening import LEDGER, open_run
 from veilset.privacy.session import Session
+from veilset.privacy.sources import account_of
 from veilset.privacy.vault import Vault
 
 EVENTS = tuple(Event(label=f"sum {i}", noise_multiplier=4.0) for i in range(3))

@@ -116,7 +116,7 @@ def synthesize(
     from veilset.pipeline.job import Job, budget_of
     from veilset.pipeline.run import publish, publish_for_sampling, workspace_beside
     from veilset.privacy.account import Account
-    from veilset.privacy.opening import account_of
+    from veilset.privacy.sources import account_of
     from veilset.privacy.vault import Vault
     from veilset.release.about import About
     from veilset.release.inputs import refuse_release_as_public

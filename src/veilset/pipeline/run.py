@@ -24,7 +24,8 @@ from veilset.pipeline.public_images import PublicSource, public_records
 from veilset.privacy.account import Account
 from veilset.privacy.budget import Budget
 from veilset.privacy.ledger import Line
-from veilset.privacy.opening import account_of, opened
+from veilset.privacy.opening import opened
+from veilset.privacy.sources import account_of
 from veilset.privacy.vault import Public, PublicFacts, Vault
 from veilset.release.about import About
 from veilset.release.certificate import Certificate

@@ -20,7 +20,7 @@ from veilset.core.progress import SILENT, Progress
 from veilset.privacy.account import Account
 from veilset.privacy.events import Event, Plan, source_of
 from veilset.privacy.ledger import Ledger, Line
-from veilset.privacy.sources import account_for, remember
+from veilset.privacy.sources import account_of
 from veilset.privacy.vault import Vault
 
 if TYPE_CHECKING:
@@ -95,16 +95,6 @@ def opened(
         yield OpenRun(session=session, ledger=ledger)
     finally:
         ledger.close()
-
-
-def account_of(vault: Vault, account: Account | None, progress: Progress = SILENT) -> Account:
-    """The account that pays: the one that was named, or the one that is kept for this data."""
-    if account is None:
-        return account_for(vault)
-    others = remember(vault, account)
-    if others:
-        progress.note(f"The same data is also on the account {others[0]}; its runs are not counted here.")
-    return account
 
 
 def open_run(

@@ -19,11 +19,7 @@ Units = NDArray[np.int64]
 def owners_of(rows: UnitRows, units: Units) -> Owners:
     """The own ids of these units, for a source that ties its draws to them."""
 
-    def ids() -> list[bytes]:
-        known = rows.own_ids()
-        return [known[unit] for unit in units]
-
-    return ids
+    return lambda: [rows.own_id(unit) for unit in units]
 
 
 def poisson_sample(rows: UnitRows, units: Units, sampling_rate: float, noise: NoiseSource) -> Units:
@@ -46,8 +42,10 @@ def shard_of_each(rows: UnitRows, shards: int, key: bytes) -> NDArray[np.int64]:
     Privacy: depends on that unit alone, so disjoint shards compose in parallel under add/remove-one. The key is public
     randomness, drawn before any data is read.
     """
-    digests = (hashlib.blake2b(own_id, key=key, digest_size=8).digest() for own_id in rows.own_ids())
-    return np.array([int.from_bytes(digest, "big") % shards for digest in digests], dtype=np.int64)
+    shard = np.empty(rows.count, np.int64)
+    for unit, own_id in enumerate(rows.own_ids()):  # one after the other: there may be millions
+        shard[unit] = int.from_bytes(hashlib.blake2b(own_id, key=key, digest_size=8).digest(), "big") % shards
+    return shard
 
 
 def rows_of_shards(rows: UnitRows, shards: int, key: bytes) -> list[Rows]:
@@ -55,7 +53,7 @@ def rows_of_shards(rows: UnitRows, shards: int, key: bytes) -> list[Rows]:
 
     Privacy: as `shard_of_each`; the order within a shard depends on what that shard holds and on nothing else.
     """
-    ids, owner = rows.own_ids(), shard_of_each(rows, shards, key)
+    ids, owner = list(rows.own_ids()), shard_of_each(rows, shards, key)
     parts: list[list[Rows]] = [[] for _ in range(shards)]
     for unit in sorted(range(len(ids)), key=ids.__getitem__):
         parts[owner[unit]].append(rows.of(unit))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from veilset.core.errors import BudgetError, InputError
 from veilset.core.places import state_directory
+from veilset.core.progress import SILENT, Progress
 from veilset.privacy.account import Account
 from veilset.privacy.same_groups import require_same_groups
 from veilset.privacy.state_file import Kind, StateFile
@@ -52,6 +53,16 @@ class KnownAccount:
 
     path: Path
     origins: tuple[str, ...]
+
+
+def account_of(vault: Vault, account: Account | None, progress: Progress = SILENT) -> Account:
+    """The account that pays: the one that was named, or the one that is kept for this data."""
+    if account is None:
+        return account_for(vault)
+    others = remember(vault, account)
+    if others:
+        progress.note(f"The same data is also on the account {others[0]}; its runs are not counted here.")
+    return account
 
 
 def account_for(vault: Vault) -> Account:

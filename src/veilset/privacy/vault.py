@@ -5,7 +5,7 @@ There is no indexing, no iteration, no length, no attribute that holds data. Row
 """
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, NoReturn
 from weakref import WeakKeyDictionary, ref
@@ -110,11 +110,14 @@ class UnitRows:
         """The stable id of one unit, as in `own_ids`."""
         return bytes(self.records.digests()[unit]) if self._names is None else str(self._names[unit]).encode()
 
-    def own_ids(self) -> list[bytes]:
-        """A stable id for each unit that depends on nothing but that unit."""
+    def own_ids(self) -> Iterator[bytes]:
+        """A stable id for each unit that depends on nothing but that unit.
+
+        As long as the digests, so that only equal records have equal ids, even where somebody chose the images.
+        """
         if self._names is None:
-            return [bytes(digest) for digest in self.records.digests()]
-        return [str(name).encode() for name in self._names]
+            return (bytes(digest) for digest in self.records.digests())
+        return (str(name).encode() for name in self._names)
 
 
 def _own_order(digests: NDArray[np.uint8], owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

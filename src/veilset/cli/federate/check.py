@@ -45,7 +45,7 @@ def check(
     from veilset.pipeline.federated.reaching import reach
     from veilset.pipeline.federated.site import check_data
     from veilset.privacy.account import Account
-    from veilset.privacy.opening import account_of
+    from veilset.privacy.sources import account_of
 
     console = Console(as_json=as_json)
     request, invited = read_request(home / REQUEST), read_invitation(invitation)

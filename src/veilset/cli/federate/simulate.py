@@ -69,7 +69,7 @@ def simulate(
     from veilset.pipeline.federated.simulation import reserve_simulation
     from veilset.pipeline.job import Job, budget_of
     from veilset.privacy.account import Account
-    from veilset.privacy.opening import account_of
+    from veilset.privacy.sources import account_of
 
     require_absent(out)
     view = options.data_options(size, channels, limit, labels, classes, seed, reading) | {"groups": groups}

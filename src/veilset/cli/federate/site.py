@@ -66,7 +66,7 @@ def site(
     from veilset.pipeline.federated.simulation import covered_by, numbers_of
     from veilset.pipeline.federated.site import Site
     from veilset.privacy.account import Account
-    from veilset.privacy.opening import account_of
+    from veilset.privacy.sources import account_of
     from veilset.privacy.vault import Vault
 
     check_device(device)

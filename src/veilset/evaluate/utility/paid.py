@@ -19,7 +19,8 @@ from veilset.privacy.accounting import calibrate, epsilon_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.ledger import Line
-from veilset.privacy.opening import account_of, has_unfinished_run, opened
+from veilset.privacy.opening import has_unfinished_run, opened
+from veilset.privacy.sources import account_of
 from veilset.privacy.vault import Vault
 from veilset.training.classifier import predict
 

@@ -33,7 +33,8 @@ from veilset.pipeline.job import header_of
 from veilset.privacy.account import Account
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.noise import NoiseSource
-from veilset.privacy.opening import OpenRun, account_of, has_unfinished_run, opened
+from veilset.privacy.opening import OpenRun, has_unfinished_run, opened
+from veilset.privacy.sources import account_of
 from veilset.privacy.vault import Public, Vault
 from veilset.release.certificate import Certificate
 from veilset.release.certifying import certify
