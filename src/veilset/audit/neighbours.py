@@ -129,7 +129,7 @@ def _unpaid(recorder: Recorder) -> list[Difference]:
             found.append(Difference(what=f"sum {number}, {event.label!r}, left with less noise than was paid for"))
     paid: Counter[Event] = Counter()
     for event in recorder.plan:
-        paid[event] += event.count
+        paid[event] += event.steps
     return found + [
         Difference(what=f"{count} sums of {event.label!r} left, {paid[event]} were paid for")
         for event, count in left.items()

@@ -113,8 +113,8 @@ def train_private(
     `after_step` sees the model after each step, whose number counts from 1; that is post-processing.
 
     Privacy: unit as in the vault; relation add/remove-one; sensitivity `training.clip_norm`; event `event`, as many
-    Poisson-sampled Gaussians as it counts, paid before the first batch; assumes what `ClippedGradients` assumes, which
-    is tried on random images first.
+    Poisson-sampled Gaussians as it counts, with independent or correlated noise, paid before the first batch; assumes what
+    `ClippedGradients` assumes, which is tried on random images first.
     """
     if features is not None and (prepare or training.augmentation is not None or training.copies > 1):
         raise InputError(
@@ -129,9 +129,10 @@ def train_private(
         shape = _try_on_random_images(gradients, training, prepare, features, session.facts)
         draws = training.copies * augment_width(training.augmentation, shape) if training.augmentation else 0
         make = make_optimizer or (lambda parameters: _optimizer(parameters, training))
-        descent = _Descent(model, gradients.parameters, make(gradients.parameters), training, event.count)
-        batch = expected_batch or event.sampling_rate * session.facts.units
+        descent = _Descent(model, gradients.parameters, make(gradients.parameters), training, event.steps)
+        batch = expected_batch or event.sampling_rate / event.bands * session.facts.units
         steps = session.gradient_steps(event, clip_norm=gradients.sensitivity, features=features)
+        steps.momentum = training.momentum if training.optimizer == "sgd" and make_optimizer is None else 0.0
         resume(steps, descent)
         model.train()
         for number in each_step(steps, descent, progress, event.label):

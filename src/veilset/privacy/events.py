@@ -15,6 +15,9 @@ _MOST_COUNT = 10**9
 _LONGEST = 200
 _KEYS = ("label", "noise_multiplier", "sampling_rate", "count", "partition", "shard")
 _SOURCE, _SOURCE_LETTERS = "source", 32
+_BANDS, _MOST_BANDS = "bands", 1024
+_OPTIONAL = {_SOURCE: None, _BANDS: 1}
+"""Keys that are left out where they say nothing, and what they say then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,10 @@ class Event:
     multiplier. Events of one `partition` with different `shard` touch disjoint units and compose in parallel; they are
     of one partition only when they are of one `source`, too.
 
+    With `bands` b above 1 the event is of count times b steps with correlated noise: a unit may take part in one of any
+    b in a row, and the noise multiplier is that of all it adds to them (docs/explanation/engine.md). What it costs
+    follows from the other numbers.
+
     An event with a `source` was spent by an earlier run, whose release enters this one; nothing is read for it again.
     """
 
@@ -36,6 +43,7 @@ class Event:
     partition: str | None = None
     shard: int | None = None
     source: str | None = None
+    bands: int = 1
 
     def __post_init__(self) -> None:
         for name, text in (("label", self.label), ("partition", self.partition), (_SOURCE, self.source)):
@@ -52,26 +60,33 @@ class Event:
             )
         if not 1 <= self.count <= _MOST_COUNT:
             raise InputError(f"Expected count from 1 to {_MOST_COUNT:g}, got {self.count} for {self.label!r}.")
+        if not 1 <= self.bands <= _MOST_BANDS or self.steps > _MOST_COUNT:
+            raise InputError(f"Expected bands from 1 to {_MOST_BANDS}, got {self.bands} for {self.label!r}.")
         if (self.partition is None) != (self.shard is None):
             raise InputError(f"Expected partition and shard together for {self.label!r}.")
 
+    @property
+    def steps(self) -> int:
+        """How many sums may be released: `count`, or with correlated noise `bands` times as many."""
+        return self.count * self.bands
+
     def to_json(self) -> dict[str, Any]:
-        """The event as JSON-ready data; without `source` where there is none."""
-        return {name: value for name, value in asdict(self).items() if name != _SOURCE or value is not None}
+        """The event as JSON-ready data; without `source` and `bands` where there are none."""
+        return {name: value for name, value in asdict(self).items() if _OPTIONAL.get(name, ...) != value}
 
     @classmethod
     def from_json(cls, data: Any) -> "Event":
         """Read `to_json` back; unknown, missing or mistyped keys raise. Nothing is converted: 3.0 is not a count."""
-        if not isinstance(data, Mapping) or set(data) - {_SOURCE} != set(_KEYS):
+        if not isinstance(data, Mapping) or set(data) - set(_OPTIONAL) != set(_KEYS):
             raise InputError(f"Not an event: {repr(data)[:_LONGEST]}. Expected exactly {', '.join(_KEYS)}.")
         texts = [data["label"], *(data.get(name) for name in ("partition", _SOURCE) if data.get(name) is not None)]
-        wholes = [data["count"], *([] if data["shard"] is None else [data["shard"]])]
+        wholes = [data["count"], data.get(_BANDS, 1), *([] if data["shard"] is None else [data["shard"]])]
         numbers = [data["noise_multiplier"], data["sampling_rate"]]
         if (
             any(type(value) is not str for value in texts)
             or any(type(value) is not int for value in wholes)
             or any(type(value) not in (int, float) for value in numbers)
-            or (_SOURCE in data and data[_SOURCE] is None)
+            or any(name in data and data[name] == nothing for name, nothing in _OPTIONAL.items())
         ):
             raise InputError(f"Not an event: {repr(data)[:_LONGEST]}. A value is not of its type.")
         return cls(**data)

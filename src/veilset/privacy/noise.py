@@ -25,7 +25,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from veilset.core.errors import InputError
+from veilset.privacy.correlation import CorrelatedNoise
 from veilset.privacy.events import Event
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Claim:
     parts: int = 1
     event: Event | None = None
     of_units: bool = True
+    past: CorrelatedNoise | None = field(default=None, repr=False)  # noise that this sum takes a part of back
 
 
 class NoiseSource:
@@ -134,12 +136,15 @@ class NoiseSource:
         import torch
 
         spread = claim.noise_multiplier * claim.sensitivity / claim.step  # the standard deviation in grid steps
-        if spread > _WIDEST:
+        # A sum's correlated noise is wider than what is fresh in it, by the root of the number of steps at most.
+        widest = _WIDEST if claim.past is None else _WIDEST * 2.0**-12
+        if spread > widest:
             raise InputError(
-                f"Expected less noise than {_WIDEST:g} grid steps, got {spread:g}: a larger epsilon or delta."
+                f"Expected less noise than {widest:g} grid steps, got {spread:g}: a larger epsilon or delta."
             )
         shift = max(0, math.floor(math.log2(spread)) - _CELL_BITS)
-        drawn = torch.round(self.normal(total.numel()).mul_(spread)).to(torch.int64)
+        fresh = self.normal(total.numel()).mul_(spread)
+        drawn = torch.round(fresh if claim.past is None else claim.past.following(fresh)).to(torch.int64)
         noisy = total + drawn.view_as(total)
         rounded = (noisy + ((1 << shift) >> 1)).bitwise_right_shift(shift).bitwise_left_shift(shift)
         return rounded.double() * claim.step

@@ -111,7 +111,8 @@ class Session:
         the callback instead of the images.
 
         Privacy: unit as in the vault (a sampled group gives one uniformly drawn image); relation add/remove-one;
-        sensitivity `clip_norm`; event as many Poisson-sampled Gaussians as `event` counts; assumes that the callback
+        sensitivity `clip_norm`; event as many Poisson-sampled Gaussians as `event` counts, with
+        independent noise or with its `bands` (docs/explanation/engine.md); assumes that the callback
         clips each image's contribution to `clip_norm`, over all returned tensors together (dpsgd does and is tested for
         it).
         """

@@ -87,6 +87,7 @@ class Spending:
 
         The caller says how many sums it releases, and whether it reads a Poisson sample at the rate of the event.
         """
+        require_independent(event)
         if event.count != sums:
             raise BudgetError(
                 f"{event.label!r} stands for {event.count} sums, and {sums} would be released. No data was read."
@@ -114,7 +115,7 @@ class Spending:
         line, is_new = self._spend(event)
         leases = [] if is_new else [found["body"] for found in self.ledger.lines if found["kind"] == "lease"]
         begun = sum(int(lease["steps"]) for lease in leases if self._is_of(lease, event, line))
-        self._steps_left[line] = max(0, event.count - begun)
+        self._steps_left[line] = max(0, event.steps - begun)
         self._names.append((event.label, event.shard))
         return PaidSteps(event=event, line=line, begun=begun, twins=self._names.count(self._names[-1]) - 1)
 
@@ -238,6 +239,14 @@ def require_all_units(event: Event) -> None:
         raise BudgetError(
             f"{event.label!r} claims a sample at the rate {event.sampling_rate:g}, and all units would be read. "
             "No data was read."
+        )
+
+
+def require_independent(event: Event) -> None:
+    """Refuse an event of correlated noise, for who draws noise anew."""
+    if event.bands != 1:
+        raise BudgetError(
+            f"{event.label!r} is of noise over {event.bands} bands, which DP-SGD steps alone have. No data was read."
         )
 
 

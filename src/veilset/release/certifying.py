@@ -99,7 +99,7 @@ def ledger_problems(lines: Sequence[Line], events: Sequence[Event]) -> list[str]
     left: Counter[tuple[str, int | None]] = Counter()
     for event in events:
         if event.source is None:
-            left[event.label, event.shard] += event.count
+            left[event.label, event.shard] += event.steps
     for line in lines:
         if line["kind"] == "lease":
             label, shard, steps = (line["body"].get(name) for name in ("label", "shard", "steps"))

@@ -41,6 +41,13 @@ class TeacherSettings(Settings):
     clipping: Clipping = setting(
         "flat", "Longer gradients are shortened to the bound (flat), or all are scaled to it (automatic)."
     )
+    bands: int | Auto = setting(
+        "auto",
+        "Steps over which noise is correlated, for network and pretrained with trained=all; 1 is independent noise. "
+        "auto takes what leaves the weights with the least noise by the plan.",
+        least=1,
+        most=64,
+    )
     learning_rate: float | Auto = setting("auto", "Of SGD.", **RATE)
     momentum: float = setting(0.9, "Of SGD.", least=0, below=1)
     average_from: float = setting(

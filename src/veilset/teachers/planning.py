@@ -13,14 +13,16 @@ learning rate; how many steps that rate is split into hardly alters the noise, o
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from veilset.core.errors import InputError
 from veilset.core.settings import Auto
 from veilset.models.features import DEFAULT_SIDE
 from veilset.models.features.weights import MAPS, is_installed
 from veilset.privacy.accounting import noise_of
 from veilset.privacy.budget import Budget
+from veilset.privacy.correlation import band_weights, noise_in_weights
 from veilset.privacy.events import Event, sampling_rate_for
 from veilset.privacy.sharing import noise_of_one_sum
 from veilset.privacy.vault import PublicFacts
@@ -53,6 +55,8 @@ _NETWORK_BATCH = 1024
 _NETWORK_STEPS = 400
 _NETWORK_CLIP_NORM = 1.0
 _NETWORK_STEP_PER_UNIT = 0.2 / 1024
+# Noise over b bands remembers b - 1 times as many numbers as the network has weights.
+_BANDS = (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +72,7 @@ class TeacherDraft:
     steps: int
     sampling_rate: float
     directions: int
+    bands: int = 1
 
     def event(self, noise_multiplier: float) -> Event:
         """What training spends at this noise."""
@@ -75,7 +80,8 @@ class TeacherDraft:
             label=self.label,
             noise_multiplier=noise_multiplier,
             sampling_rate=self.sampling_rate,
-            count=self.steps,
+            count=math.ceil(self.steps / self.bands),
+            bands=self.bands,
         )
 
     def at(self, noise_multiplier: float) -> TeacherPlan:
@@ -125,17 +131,27 @@ def draft_teacher(
     strength = facts.units / noise_of_one_sum(budget)
     batch = _or(wanted.batch, _head_batch(facts.units) if head_only else min(facts.units, _NETWORK_BATCH))
     features, why = choose_features(facts) if wanted.features == "auto" else (wanted.features, "it was set")
-    return TeacherDraft(
+    steps = _or(wanted.steps, _head_steps(strength, wanted.momentum) if head_only else _NETWORK_STEPS)
+    draft = TeacherDraft(
         settings=wanted,
         kind=kind,
         features=features,
         why_features=why,
         label=label,
         batch=batch,
-        steps=_or(wanted.steps, _head_steps(strength, wanted.momentum) if head_only else _NETWORK_STEPS),
+        steps=steps,
         sampling_rate=sampling_rate_for(batch, facts.units),
         directions=_or(wanted.directions, _directions(strength, facts.classes)),
     )
+    if head_only:
+        if wanted.bands not in ("auto", 1):
+            raise InputError(
+                f"Expected bands=1 for a head, got {wanted.bands}: with its large batches correlated noise is no less."
+            )
+        return draft
+    if wanted.bands != "auto":
+        return _over_bands(draft, wanted.bands)
+    return _with_least_noise(draft, budget)
 
 
 def plan_teacher(
@@ -161,6 +177,40 @@ def choose_features(facts: PublicFacts) -> tuple[str, str]:
             f"the images are grey, of at least {_SMALLEST_GREY} pixels",
         )
     return _PRETRAINED, "the images are in colour, and pretrained weights are installed"
+
+
+def _over_bands(draft: TeacherDraft, bands: int) -> TeacherDraft:
+    """The same training with noise over so many bands: a unit may take part once in them, at a rate as much higher."""
+    rate = bands * draft.sampling_rate
+    if rate > 1:
+        raise InputError(
+            f"Expected at most {math.floor(1 / draft.sampling_rate)} bands with batches of {draft.batch}, got {bands}: "
+            "each band has a share of the units, which must hold a batch."
+        )
+    return replace(draft, bands=bands, sampling_rate=rate)
+
+
+def _with_least_noise(draft: TeacherDraft, budget: Budget) -> TeacherDraft:
+    """The number of bands whose noise in the weights is least, if the teacher had the budget alone.
+
+    It rises and falls once over the bands, so the first that is worse ends the search.
+    """
+    momentum, best = draft.settings.momentum, draft
+    least = _weights_noise(draft, budget, momentum)
+    for bands in _BANDS:
+        if bands * draft.sampling_rate > 1 or bands > draft.steps:
+            break
+        other = _over_bands(draft, bands)
+        noise = _weights_noise(other, budget, momentum)
+        if noise >= least:
+            break
+        best, least = other, noise
+    return best
+
+
+def _weights_noise(draft: TeacherDraft, budget: Budget, momentum: float) -> float:
+    event = draft.event(1.0)
+    return noise_of(event, budget) * noise_in_weights(band_weights(draft.bands, momentum), event.steps, momentum)
 
 
 def _head_only(kind: Kind, settings: TeacherSettings) -> bool:

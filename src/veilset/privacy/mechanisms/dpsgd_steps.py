@@ -4,9 +4,12 @@ All tensors of a step are one vector and one release. The callback sums in float
 clip (dpsgd/exact.py). Here the sum is rounded to integers, multiples of 2^-30 clip norms; they are added over
 processes exactly and leave with noise of their own grid.
 
+With `bands` in the event, noise is correlated over the steps (privacy/correlation.py): step t samples from group t
+modulo bands, and a unit's group is a keyed hash of its own id. The argument is in docs/explanation/engine.md.
+
 Steps are leased from the ledger in chunks before they are taken, so that a run that was cut off cannot repeat one. What
 follows from the noisy sums (weights, state of an optimizer) may be kept at the end of a lease; a resumed run goes on
-from there without the steps that it leased and lost.
+from there without the steps that it leased and lost. Noise is not kept: a resumed run takes none of it back.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +21,13 @@ import torch
 from veilset.core.errors import BudgetError, InputError
 from veilset.core.progress import SILENT
 from veilset.core.settings import require_clip_norm
+from veilset.privacy.correlation import CorrelatedNoise, band_weights
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
 from veilset.privacy.noise import GRID_BITS, Claim
 from veilset.privacy.processes import release_to_all
 from veilset.privacy.rows import PerImage, alone
-from veilset.privacy.sampling import Units, owners_of, poisson_rows
+from veilset.privacy.sampling import Units, owners_of, poisson_rows, shard_of_each
 
 ClippedSum = Callable[..., Sequence[torch.Tensor]]
 """uint8 images (b, H, W, C) or feature rows, and labels (b,) -> sums in which each counts at most the clip norm.
@@ -41,7 +45,7 @@ class GradientSteps:
 
     def __init__(self, event: Event, opened: Opened, *, clip_norm: float, features: PerImage | None = None) -> None:
         require_clip_norm(clip_norm, repr(event.label))
-        batch = event.sampling_rate * opened.facts.units
+        batch = event.sampling_rate / event.bands * opened.facts.units
         if batch > _LARGEST_BATCH:  # the margin that clipped sums leave for rounding is not proven beyond it
             raise InputError(
                 f"Expected a batch of at most {_LARGEST_BATCH} units on average, got {batch:.0f} for {event.label!r}. "
@@ -51,13 +55,16 @@ class GradientSteps:
         self._paid = opened.spending.pay_steps(event)
         self._event, self._clip_norm = event, clip_norm
         self.lease_size = 50
-        self._steps_left = max(0, event.count - self._paid.begun)
+        self.momentum = 0.0  # of the optimizer that follows; the weights of correlated noise are made for it
+        self._steps_left = max(0, event.steps - self._paid.begun)
         self._left_in_lease = 0
         self._rows, self._spending = opened.rows, opened.spending
         self._noise, self._progress = opened.noise, opened.progress
         self._own: Units = opened.own_units
         self._declared = opened.facts.units
         self._cache: tuple[torch.Tensor, np.ndarray] | None = None
+        self._past: CorrelatedNoise | None = None
+        self._groups: list[Units] | None = None
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse to be copied: a copy would take the same paid steps once more."""
@@ -76,7 +83,7 @@ class GradientSteps:
     @property
     def total(self) -> int:
         """All steps of the event."""
-        return self._event.count
+        return self._event.steps
 
     @property
     def steps_left(self) -> int:
@@ -91,11 +98,12 @@ class GradientSteps:
         if self._left_in_lease == 0:
             self._left_in_lease = min(max(1, self.lease_size), self.steps_left)
             if self._left_in_lease <= 0:
-                raise BudgetError(f"All {self.event.count} steps of {self.event.label!r} are taken. No data was read.")
+                raise BudgetError(f"All {self.total} steps of {self.event.label!r} are taken. No data was read.")
             self._spending.lease(self._paid, self._left_in_lease)
+        units = self._units_of(self.total - self._steps_left)
         self._left_in_lease -= 1
         self._steps_left -= 1
-        sampled, rows = poisson_rows(self._rows, self._own, self.event.sampling_rate, self._noise)
+        sampled, rows = poisson_rows(self._rows, units, self.event.sampling_rate, self._noise)
         batch = self._read(rows)
         if draws:
             batch += (self._noise.uniforms(len(sampled), draws, owners_of(self._rows, sampled)),)
@@ -105,7 +113,11 @@ class GradientSteps:
         # What is not finite is an error of the callback's, but to say so would tell of private rows.
         whole = torch.nan_to_num(total / step, 0.0, 0.0, 0.0).round_().to(torch.int64)
         multiplier = self.event.noise_multiplier
-        claim = Claim(step=step, sensitivity=self.clip_norm, noise_multiplier=multiplier, event=self.event)
+        if self._past is None and self.event.bands > 1:
+            self._past = CorrelatedNoise(band_weights(self.event.bands, self.momentum))
+        claim = Claim(
+            step=step, sensitivity=self.clip_norm, noise_multiplier=multiplier, event=self.event, past=self._past
+        )
         noisy = release_to_all(whole, claim, self._noise).float()
         pieces = torch.split(noisy, [part.numel() for part in sums])
         return [piece.view(part.shape).to(part.device) for piece, part in zip(pieces, sums, strict=True)]
@@ -122,6 +134,20 @@ class GradientSteps:
     def kept(self) -> dict[str, Any] | None:
         """The last state that an earlier part of this run kept; every process gets that of rank 0."""
         return self._spending.kept_state(self._paid)
+
+    def _units_of(self, step: int) -> Units:
+        """Who may take part in a step, counted from 0 over the whole run: with bands, the units of its group.
+
+        The number of the step counts what was leased and lost, too, so that a unit's turns stay `bands` steps apart.
+        """
+        bands = self.event.bands
+        if bands == 1:
+            return self._own
+        if self._groups is None:
+            key = f"{self._spending.ledger.header['run']}/bands/{self.event.label}".encode()[:64]
+            group = shard_of_each(self._rows, bands, key)[self._own]
+            self._groups = [self._own[group == number] for number in range(bands)]
+        return self._groups[step % bands]
 
     def _read(self, rows: np.ndarray) -> tuple[torch.Tensor, ...]:
         if self._features is None:

@@ -27,7 +27,7 @@ from veilset.privacy.mechanisms.shard_rows import ShardRows
 from veilset.privacy.noise import GridSum, NoiseSource
 from veilset.privacy.rows import PerImage, below, require_alone, rows_of
 from veilset.privacy.sampling import rows_of_shards
-from veilset.privacy.spending import Spending, require_all_units
+from veilset.privacy.spending import Spending, require_all_units, require_independent
 
 State = Mapping[str, Any]
 """Tensors, by name; the same names and shapes for every critic."""
@@ -98,6 +98,8 @@ class Critics:
         self._state: State = {}
         self._rank, self._size = opened.rank, opened.size
         spendings = _spendings(self.events, critics, opened.spending)
+        for event in self.events:
+            require_independent(event)
         self._paid = [own.pay_steps(event) for event, own in zip(self.events, spendings, strict=True)]
         self._begun = self._begun_before = sum(paid.begun for paid in self._paid)
 
