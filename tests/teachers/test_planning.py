@@ -158,3 +158,42 @@ def test_settings_out_of_range(settings, message):
 def test_a_batch_larger_than_the_vault():
     with pytest.raises(InputError, match="Expected a batch of 1 to 40 units, got 50"):
         plan_teacher(facts(40), Budget(1, 1e-5), TeacherSettings(batch=50))
+
+
+NETWORK = TeacherSettings(kind="network")
+
+
+def test_a_network_gets_bands_where_they_leave_less_noise():
+    many = draft_teacher(facts(), Budget(10, 1e-6), NETWORK)
+    assert (many.bands, many.steps) == (16, 400)
+    event = many.event(1.0)
+    assert (event.bands, event.count, event.sampling_rate) == (16, 25, 16 * 1024 / 60_000)
+    assert draft_teacher(facts(), Budget(1, 1e-6), NETWORK).bands == 1, "a gain below a tenth is none"
+    assert draft_teacher(facts(1000), Budget(10, 1e-6), NETWORK).bands == 1, "all units are in every batch"
+
+
+def test_bands_have_room_for_their_batches():
+    for units in (3000, 5000, 20_000):
+        event = draft_teacher(facts(units), Budget(10, 1e-6), NETWORK).event(1.0)
+        assert event.sampling_rate <= 1
+        assert event.sampling_rate / event.bands * units == pytest.approx(1024)
+    with pytest.raises(InputError, match="at most 4 bands"):
+        draft_teacher(facts(5000), Budget(10, 1e-6), NETWORK.changed(bands=8))
+
+
+def test_steps_are_rounded_up_to_whole_turns():
+    event = draft_teacher(facts(), Budget(10, 1e-6), NETWORK.changed(bands=8, steps=30)).event(1.0)
+    assert (event.count, event.steps) == (4, 32)
+
+
+def test_heads_keep_independent_noise():
+    for epsilon in (1, 10):
+        assert draft_teacher(facts(), Budget(epsilon, 1e-6)).bands == 1
+    with pytest.raises(InputError, match="Expected bands=1 for a head"):
+        draft_teacher(facts(), Budget(1, 1e-6), TeacherSettings(bands=4))
+
+
+def test_a_teacher_over_bands_spends_the_budget():
+    plan = plan_teacher(facts(), Budget(10, 1e-6), NETWORK)
+    assert plan.event.bands == 16
+    assert 9.7 < epsilon_of([plan.event], 1e-6) <= 10

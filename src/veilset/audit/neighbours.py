@@ -9,6 +9,7 @@ that follows from them has to be the same. Then
 - a sum of what units give alone moves by the same amount in other company, where the second half of the dataset is
   missing: a unit that changes what others give would need more than its own sensitivity, somewhere;
 - of several shards of one partition, the sums of one may have moved at all;
+- of steps with correlated noise, one of as many in a row as it has bands may have moved;
 - no event releases more sums than it pays for, or with less noise;
 - everything else that leaves (files, warnings, printed text, progress, checkpoints, the order of draws and of releases,
   what is left of public random numbers) is equal in every byte.
@@ -78,6 +79,7 @@ def differences(without: Trace, present: Trace) -> list[Difference]:
         number, drawn = next((n, pair) for n, pair in enumerate(pairs) if pair[0] != pair[1])
         found.append(Difference(what=f"control flow: draw {number} is {drawn[0]!r} without and {drawn[1]!r} with it"))
     moved: dict[str, set[int]] = {}
+    turns: dict[Event, list[bool]] = {}
     for number, (one, other) in enumerate(zip(without.recorder.sums, present.recorder.sums, strict=False)):
         if one.total.shape != other.total.shape:
             continue  # the control flow has said so
@@ -88,6 +90,16 @@ def differences(without: Trace, present: Trace) -> list[Difference]:
             found.append(Difference(what=f"{name}, moved by {movement:.6g} sensitivities", movement=movement))
         if movement and event is not None and event.partition is not None and event.shard is not None:
             moved.setdefault(event.partition, set()).add(event.shard)
+        if event is not None and event.bands > 1:
+            turns.setdefault(event, []).append(movement > 0)
+    found += [
+        Difference(
+            what=f"{most} of {event.bands} steps of {event.label!r} in a row moved, one was paid for",
+            movement=float(most),
+        )
+        for event, own in turns.items()
+        if (most := max(sum(own[first : first + event.bands]) for first in range(len(own)))) > 1
+    ]
     found += [
         Difference(what=f"{len(shards)} shards of {partition!r} moved, one was paid for", movement=float(len(shards)))
         for partition, shards in moved.items()

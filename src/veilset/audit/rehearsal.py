@@ -66,6 +66,11 @@ class Rehearsal(Session):
 
     def gradient_steps(self, event: Event, *, clip_norm: float, features: PerImage | None = None) -> GradientSteps:
         """As in a session; each step is rehearsed when it is taken."""
+        if event.bands > 1:
+            raise VeilsetError(
+                f"{event.label!r} is of correlated noise, whose steps cannot be played one by one. Its neighbour run "
+                "and the test of its blocks take the place of this game."
+            )
 
         def of(session: Session, times: int) -> GradientSteps:
             return Session.gradient_steps(session, replace(event, count=times), clip_norm=clip_norm, features=features)

@@ -21,6 +21,7 @@ from veilset.privacy.noise import GridSum, NoiseSource
 
 _SHARDS = 4
 _STEP = Event(label="sum", noise_multiplier=4.0)
+_OVER_BANDS = Event(label="steps", noise_multiplier=4.0, bands=3)
 _IN_SHARDS = tuple(
     Event(label="sum", noise_multiplier=4.0, partition="shards", shard=shard) for shard in range(_SHARDS)
 )
@@ -54,6 +55,13 @@ def split_by_position(records: ImageSet, noise: NoiseSource, workspace: Path) ->
     """A federation's sites, or shards, that are slices of the list: a record removed moves all that follow it."""
     for shard, event in enumerate(_IN_SHARDS):
         _release(_rows(records)[shard::_SHARDS], noise, event)
+    return {}
+
+
+def bands_without_groups(records: ImageSet, noise: NoiseSource, workspace: Path) -> Mapping[str, bytes]:  # noqa: ARG001
+    """Correlated noise on samples of all units: a unit takes part twice where one part was paid for."""
+    for _ in range(_OVER_BANDS.steps):
+        _release(_rows(records), noise, _OVER_BANDS)
     return {}
 
 
@@ -263,6 +271,7 @@ def findings_counted_as_classes(
 
 _TWINS: dict[str, tuple[Play, Callable[[], Neighbours]]] = {
     "shards by row number": (split_by_position, _toys),
+    "bands without groups": (bands_without_groups, _toys),
     "shards of equal size": (all_shards_moved, _toys),
     "a limit by a shuffle": (limit_by_shuffle, _toys),
     "augmentation from a public seed": (augmentation_by_position, _toys),
@@ -303,5 +312,6 @@ def sound_twin() -> NeighbourSubject:
 
 
 def _plan(play: Play) -> Plan:
+    whole = _OVER_BANDS if play is bands_without_groups else _STEP
     sharded = play in (split_by_position, all_shards_moved, padded_to_the_longest)
-    return Plan(budget=Budget(10.0, 1e-5), events=_IN_SHARDS if sharded else (_STEP,))
+    return Plan(budget=Budget(10.0, 1e-5), events=_IN_SHARDS if sharded else (whole,))

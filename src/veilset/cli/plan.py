@@ -66,7 +66,7 @@ def plan(
                 + (e.label if count == 1 else f"{e.label}, each of {count} shards"),
                 f"{e.noise_multiplier:.4g}",
                 f"{e.sampling_rate:.4g}",
-                str(e.count),
+                str(e.count) if e.bands == 1 else f"{e.count} ({e.steps} steps, {e.bands} bands)",
                 f"{epsilon_of([e], drawn.budget.delta):.3f}",
             ]
             for e, count in alike.items()

@@ -113,8 +113,8 @@ def train_private(
     `after_step` sees the model after each step, whose number counts from 1; that is post-processing.
 
     Privacy: unit as in the vault; relation add/remove-one; sensitivity `training.clip_norm`; event `event`, as many
-    Poisson-sampled Gaussians as it counts, with independent or correlated noise, paid before the first batch; assumes what
-    `ClippedGradients` assumes, which is tried on random images first.
+    Poisson-sampled Gaussians as it counts, with independent or correlated noise, paid before the first batch;
+    assumes what `ClippedGradients` assumes, which is tried on random images first.
     """
     if features is not None and (prepare or training.augmentation is not None or training.copies > 1):
         raise InputError(

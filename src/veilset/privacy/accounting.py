@@ -332,6 +332,20 @@ def noise_of(event: Event, budget: Budget, *, among: Sequence[Event] | None = No
     return calibrate(budget, events_at)
 
 
+def rough_noise_of(event: Event, budget: Budget) -> float:
+    """About the noise multiplier at which `event` fits `budget`, by Renyi DP: to compare forms of a plan, fast.
+
+    It is some 10 % too large. What is spent is calibrated by `noise_of`.
+    """
+
+    def cost(noise: float) -> float:
+        events = [*budget.carried, replace(event, noise_multiplier=noise)]
+        return _rough_epsilon(*_split(events), budget.delta)
+
+    low, high = _bracket(cost, budget.epsilon)
+    return high if low == high else _crossing(cost, budget.epsilon, low, high)
+
+
 def _crossing(cost: Callable[[float], float], epsilon: float, low: float, high: float) -> float:
     """Where a falling cost meets `epsilon`, to a tenth of a percent."""
     from scipy.optimize import brentq

@@ -136,7 +136,7 @@ class NoiseSource:
         import torch
 
         spread = claim.noise_multiplier * claim.sensitivity / claim.step  # the standard deviation in grid steps
-        # A sum's correlated noise is wider than what is fresh in it, by the root of the number of steps at most.
+        # A sum's correlated noise is wider than what is fresh in it, by about the root of the number of steps.
         widest = _WIDEST if claim.past is None else _WIDEST * 2.0**-12
         if spread > widest:
             raise InputError(

@@ -29,7 +29,7 @@ def timeline(certificate: Certificate) -> list[Step]:
     merged: dict[tuple[object, ...], list[Event]] = {}
     for number, event in enumerate(check_chain(certificate.ledger)):
         # Shards differ in nothing but their number; everything else stays an entry of its own.
-        alike = (event.label, event.partition, event.noise_multiplier, event.sampling_rate, event.count)
+        alike = (event.label, event.partition, event.noise_multiplier, event.sampling_rate, event.count, event.bands)
         merged.setdefault(alike if event.partition else (number,), []).append(event)
     priced = certificate.guarantee == "dp" and certificate.delta is not None and len(merged) <= _MOST_PRICED
     steps = []
@@ -41,9 +41,9 @@ def timeline(certificate: Certificate) -> list[Step]:
             Step(
                 label=event.label,
                 shards=len(entries) if event.partition else 0,
-                count=event.count,
+                count=event.steps,
                 noise_multiplier=event.noise_multiplier,
-                sampling_rate=event.sampling_rate,
+                sampling_rate=event.sampling_rate / event.bands,  # of all units; a step asks one group of them
                 spent=epsilon_of(sofar, certificate.delta) if priced and certificate.delta is not None else None,
             )
         )

@@ -35,6 +35,9 @@ class DfdSettings(DataFreeSettings):
     teacher_steps: int | Auto = setting("auto", "Of A's DP-SGD; auto is the rule of teachers.", least=1)
     teacher_batch: int | Auto = setting("auto", "Units of such a step, on average.", least=1)
     teacher_clip_norm: float | Auto = setting("auto", "Bound of one unit's gradient there.", **CLIP_NORM)
+    teacher_bands: int | Auto = setting(
+        "auto", "Steps over which the noise of a network is correlated; 1 is independent noise.", least=1, most=64
+    )
     teacher_learning_rate: float | Auto = setting("auto", "Of its SGD.", **RATE)
     teacher_clipping: Clipping = setting(
         "flat", "Longer gradients are shortened to the bound (flat), or all are scaled to it (automatic)."
@@ -72,6 +75,7 @@ class DfdSettings(DataFreeSettings):
             steps=self.teacher_steps,
             batch=self.teacher_batch,
             clip_norm=self.teacher_clip_norm,
+            bands=self.teacher_bands,
             learning_rate=self.teacher_learning_rate,
             clipping=self.teacher_clipping,
         )
@@ -148,7 +152,7 @@ class Dfd(Method):
             "disagreement_weight": 0.0, "student_weight": 1.0, "one_hot_weight": 1.0, "balance_weight": 1.0,
             "activation_weight": 1.0, "steps": 2000, "student_steps": 1, "settle_steps": 0, "bank": 0, "batch": 256,
             "student_batch": 256, "augmented": False, "bounding": "normalise", "student_loss": "cross_entropy",
-            "off_distribution": 0.0, "teacher": "network",
+            "off_distribution": 0.0, "teacher": "network", "teacher_bands": 1,
         },
         "conversion": {
             "statistics_share": 0.0, "warmup_steps": 0, "statistics_weight": 0.0, "teacher_weight": 0.0,

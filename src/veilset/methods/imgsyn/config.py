@@ -32,7 +32,7 @@ _COUNT_SHARE = 0.02
 # Tables 5 and 7 of the paper, MNIST at epsilon 10; the noise follows from the budget. Faces have rows of their own.
 _PAPER: Mapping[str, Any] = {
     "teacher": "network", "network": "resnet18", "teacher_epochs": 14.0, "teacher_batch": 128,
-    "teacher_learning_rate": 0.01, "teacher_clip_norm": 1.0,
+    "teacher_learning_rate": 0.01, "teacher_clip_norm": 1.0, "teacher_bands": 1,
     "variation": "none", "statistics": "channel", "by_class": False, "aligned_share": 1.0, "copies": 1, "pool": 1,
     "batch": 80, "keep": "last", "learning_rate": 0.1, "class_weight": 1.0, "variation_weight": 2.5e-5,
     "label_temperature": 100.0,
@@ -65,6 +65,9 @@ class ImgsynSettings(AlignSettings):
     teacher_steps: int | Auto = setting("auto", "Noisy sums of the teacher's DP-SGD.", least=1)
     teacher_batch: int | Auto = setting("auto", "Units of such a step, on average.", least=1)
     teacher_clip_norm: float | Auto = setting("auto", "Bound of one unit's gradient there.", **CLIP_NORM)
+    teacher_bands: int | Auto = setting(
+        "auto", "Steps over which the noise of a network is correlated; 1 is independent noise.", least=1, most=64
+    )
     teacher_learning_rate: float | Auto = setting("auto", "Of its SGD.", **RATE)
     teacher_epochs: float | Auto = setting(
         "auto", "Passes of it over all units, where teacher_steps is auto; needs teacher_batch.", above=0
@@ -165,6 +168,7 @@ class ImgsynSettings(AlignSettings):
             steps=self.teacher_steps,
             batch=self.teacher_batch,
             clip_norm=self.teacher_clip_norm,
+            bands=self.teacher_bands,
             learning_rate=self.teacher_learning_rate,
         )
 

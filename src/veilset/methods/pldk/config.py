@@ -285,7 +285,8 @@ class Pldk(Method):
                 budget=budget, events=(), settings=settings, as_published=True, decided=decided, matching=matching,
                 network_batch=self._network_batch(facts, matching), built_upon=built_upon,
             )  # fmt: skip
-        draft = draft_teacher(facts, budget, TeacherSettings(kind=settings.teacher, network=settings.teacher_network))
+        asked = TeacherSettings(kind=settings.teacher, network=settings.teacher_network, bands=1)
+        draft = draft_teacher(facts, budget, asked)
         follows_experts, left = matching == "trajectory", 1 - settings.teacher_share
         by_kernel = matching == "kernel"
         condenses = not (follows_experts or by_kernel) or settings.start == "condensed"

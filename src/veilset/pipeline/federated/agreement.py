@@ -259,6 +259,11 @@ def _require_sums(method: str, plan: MethodPlan) -> None:
         raise InputError(f"{method} cannot be federated: {why}. Federated are {', '.join(METHODS)}.")
     if plan.as_published or any(event.source is not None for event in plan.events):
         raise InputError("A federation runs no form as published and builds upon no other release.")
+    if any(event.bands > 1 for event in plan.events):
+        raise InputError(
+            "A federation has independent noise alone: correlated noise cancels only where every site answers every "
+            "step. Use --set teacher_bands=1."
+        )
     asks_shards = any(event.partition is not None for event in plan.events) or (
         method == "dfd" and getattr(plan, "teacher", None) is None
     )

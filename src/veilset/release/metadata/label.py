@@ -92,13 +92,14 @@ def trust(certificate: Certificate) -> str:
 def mechanisms(events: Sequence[Event]) -> str:
     """The events of a ledger in words; shards that are alike are named once."""
     said = []
-    for (label, noise, rate, count), shards in Counter(
-        (e.label, e.noise_multiplier, e.sampling_rate, e.count) for e in events
+    for (label, noise, rate, count, bands), shards in Counter(
+        (e.label, e.noise_multiplier, e.sampling_rate, e.count, e.bands) for e in events
     ).items():
         sampled = "" if rate == 1 else f", each unit taken with probability {rate:.3g}"
         times = "" if count == 1 else f", {count} times"
         apart = "" if shards == 1 else f", on each of {shards} disjoint shards"
-        said.append(f"{label}: Gaussian, noise multiplier {noise:.4g}{sampled}{times}{apart}")
+        over = "" if bands == 1 else f", as {count * bands} steps whose noise is correlated over {bands}"
+        said.append(f"{label}: Gaussian, noise multiplier {noise:.4g}{sampled}{times}{over}{apart}")
     return "; ".join(said) + "."
 
 
