@@ -292,6 +292,11 @@ def test_help_is_shown_as_it_is_written() -> None:
         assert Text.from_markup(text).plain == text
 
 
+def test_help_says_what_an_argument_is() -> None:
+    shown = CliRunner().invoke(app, ["verify", "--help"], terminal_width=120).output
+    assert "A release directory" in shown
+
+
 def test_help_is_quick() -> None:
     """Half a second on a quiet machine; the processor's seconds are counted, so that a busy one does not matter."""
 
