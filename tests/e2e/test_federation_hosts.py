@@ -43,8 +43,9 @@ with open(sys.argv[1], "wb", buffering=0) as file:
 
 
 def documented(command: str) -> str:
-    """The first line of the page that begins so."""
-    found = re.search(rf"^(veilset {command} .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    """The first command of the page that begins so; a backslash goes on with the next line, as in a shell."""
+    lines = re.sub(r"\\\n\s*", "", PAGE.read_text(encoding="utf-8"))
+    found = re.search(rf"^(veilset {command} .*)$", lines, re.MULTILINE)
     assert found, f"The page shows no veilset {command}"
     return found[1]
 
