@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,29 @@ def test_what_is_wrong_is_said_within_ten_seconds(town: Town) -> None:
         town.reach(server=f"127.0.0.1:{free_port()}")
     deaf.close()
     rude.close()
+
+
+@pytest.mark.parametrize("when", ["before the handshake", "after the question"])
+def test_a_server_that_dies_under_the_question_is_asked_again(town: Town, when: str) -> None:
+    keys = town.folder / "fed" / "keys"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys / "server.pem", keys / "server.key")
+    dying = socket.create_server(("127.0.0.1", 0))
+    questions: list[bytes] = []
+
+    def die() -> None:
+        with suppress(OSError):
+            while True:
+                with dying.accept()[0] as taken:
+                    if when == "after the question":
+                        with suppress(ssl.SSLError), context.wrap_socket(taken, server_side=True) as talk:
+                            questions.append(talk.recv(100))
+
+    threading.Thread(target=die, daemon=True).start()
+    with pytest.raises(NotReachedError):
+        town.reach(server=f"127.0.0.1:{dying.getsockname()[1]}")
+    dying.close()
+    assert when == "before the handshake" or any(questions)
 
 
 def test_strangers_get_nothing(town: Town) -> None:

@@ -25,7 +25,7 @@ _CLOCK_AHEAD, _CLOCK_BEHIND = 4.0, 290.0  # what Flower's signatures bear, and a
 
 
 class NotReachedError(VeilsetError):
-    """Nobody listens there, or no longer: it may be worth to try again."""
+    """Nobody answers there, or no longer: it may be worth to try again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def reach(server: str, authority: bytes, key: bytes, *, name: str, agreement: st
 
 
 def reach_within(seconds: float, server: str, authority: bytes, key: bytes, *, name: str, agreement: str) -> Reached:
-    """As `reach`, trying again for so long where nobody listens yet."""
+    """As `reach`, trying again for so long where nobody answers yet, or a server dies under the question."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -136,12 +136,20 @@ def _asked(server: str, ask: Callable[[], httpx.Response], *, refused: bool = Fa
             answer.raise_for_status()
         found = answer.json()
     except httpx.HTTPError as error:
-        raise InputError(f"No federation there: {cause_of(error, server)}.") from error
+        kind = NotReachedError if _may_pass(error) else InputError
+        raise kind(f"No federation there: {cause_of(error, server)}.") from error
     except ValueError:
         found = None
     if not isinstance(found, dict) or not ({"agreement", "versions", "time"} <= set(found) or "site" in found):
         raise InputError(f"{server} speaks something else than the server of a federation. Check address and port.")
     return found
+
+
+def _may_pass(error: httpx.HTTPError) -> bool:
+    """Whether the same question may be answered later: so it is of a server that was killed before it answered."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code in (502, 503, 504)  # a proxy's, in front of a server that is not there
+    return not any(word in str(error) for word in ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION", "RECORD_LAYER"))
 
 
 def _ahead(health: Mapping[str, Any], began: datetime, server: str) -> float:
