@@ -23,7 +23,15 @@ def test_a_mechanism(name: str) -> None:
 
 
 FORMS = {name: len(forms_of(METHODS.get(name))) for name in sorted(METHODS)}
-CASES = [(name, number, world) for name in FORMS for number in range(FORMS[name]) for world in WORLDS]
+# A method's first form is tried in every world; its others in the two that differ most, and nightly in the rest.
+CASES = [
+    pytest.param(
+        name, number, world, marks=[pytest.mark.nightly] if number and world not in ("plain", "groups") else []
+    )
+    for name in FORMS
+    for number in range(FORMS[name])
+    for world in WORLDS
+]
 PRESETS = [(name, preset) for name in sorted(METHODS) for preset in METHODS.get(name).presets]
 
 
@@ -40,6 +48,7 @@ def test_a_preset(name: str, preset: str) -> None:
     assert neighbour_run(subject.play, subject.worlds) == [], subject.name
 
 
+@pytest.mark.slow
 def test_a_teacher_on_pretrained_features(monkeypatch: pytest.MonkeyPatch) -> None:
     """Colour images, whose teacher reads a published network: the default where its weights are installed."""
     monkeypatch.setattr("veilset.teachers.fitting._PICTURES", 1200)  # directions of fewer pictures: the same code
