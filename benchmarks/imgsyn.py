@@ -44,6 +44,7 @@ from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.utility.controls import control_scores
 from veilset.evaluate.utility.reference_scores import Run, ceiling_score, public_score, students
 from veilset.evaluate.utility.students import classify, evaluate_utility
+from veilset.pipeline.evaluate import FROM_SCRATCH
 from veilset.pipeline.job import Job, draw_plan
 from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
@@ -58,7 +59,6 @@ RESULTS = Path(__file__).parent / "results" / "imgsyn.jsonl"
 TRIALS = RESULTS.with_name("imgsyn_trials.jsonl")
 DELTA, TIME_LIMIT = 1e-5, 3 * 3600  # five deep students take hours
 GROUPS = {"chest_xray_64": "patients", "chest_xray_224": "patient"}
-SCRATCH = ("convnet", "resnet18@16", "wrn@1")  # their mean is what a release is worth to networks of any kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ SUITES["photos"] = [
     Case(private="chest_xray_64", public="builtin:photos", epsilon=1.0, metric="balanced_accuracy", pictured=True),
 ]
 SUITES["any"] = [
-    Case(private=private, public=public, epsilon=epsilon, students=(*SCRATCH, *more), target=target, metric=metric)
+    Case(private=private, public=public, epsilon=epsilon, students=(*FROM_SCRATCH, *more), target=target, metric=metric)
     for private, public, targets, more, metric in (
         ("cifar10_15k", "tinyimagenet_64", (64.0, 62.0), ("lite0-tuned",), "accuracy"),
         ("celeba_64", "tinyimagenet_64", (91.0, 88.0), ("lite0-tuned",), "accuracy"),
@@ -268,9 +268,9 @@ def measure(
 
 def _mean_from_scratch(scores: Mapping[str, Mapping[str, float]], metric: str) -> float | None:
     """The mean of the three networks of other kinds than the teacher, where all were trained."""
-    if not set(SCRATCH) <= set(scores):
+    if not set(FROM_SCRATCH) <= set(scores):
         return None
-    return round(float(np.mean([scores[name][metric] for name in SCRATCH])), 2)
+    return round(float(np.mean([scores[name][metric] for name in FROM_SCRATCH])), 2)
 
 
 def _controls(

@@ -22,8 +22,9 @@ from typing import Any
 import veilset.training  # noqa: F401  (thread settings, before torch)
 
 import numpy as np  # isort: skip
-from imgsyn import DATA, DELTA, SCRATCH, load, public_images  # isort: skip
+from imgsyn import DATA, DELTA, load, public_images  # isort: skip
 from machine import append  # isort: skip
+from releases import student_scores  # isort: skip
 from versions import is_stale  # isort: skip
 
 from veilset.core.records import Images
@@ -31,11 +32,10 @@ from veilset.data.images import ImageSet
 from veilset.evaluate.pictures import write_grid
 from veilset.evaluate.similarity.features import Extractor, extractor_named
 from veilset.evaluate.similarity.fidelity import frechet_distance
-from veilset.evaluate.utility.students import evaluate_utility
+from veilset.pipeline.evaluate import FROM_SCRATCH
 from veilset.pipeline.job import Job
 from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
-from veilset.release.format import Release
 from veilset.training.settings import TrainingConfig
 
 RESULTS = Path(__file__).parent / "results" / "lookalikes.jsonl"
@@ -63,7 +63,7 @@ def measure(cell: dict[str, Any], private: ImageSet, test: ImageSet, asked: argp
     if asked.pictures:
         name = "-".join(str(value) for value in (cell["data"], cell["method"], cell["epsilon"]))
         write_grid(asked.pictures / f"{name}.png", release.images, release.labels)
-    scores = {student: _score(release, test, student, cell["seed"], asked.student_epochs) for student in asked.students}
+    recipe = TrainingConfig(epochs=asked.student_epochs or "auto")
     extractor = extractor_named("lite0", private.shape[2], private.shape[0])
     shown = {"release": release.images, "public": public.read(np.arange(len(public.labels))), "real": private.images}
     return {
@@ -71,21 +71,11 @@ def measure(cell: dict[str, Any], private: ImageSet, test: ImageSet, asked: argp
         "public": PUBLIC[cell["data"]],
         "units": vault.facts.units,
         "decided": release.certificate.settings,
-        "students": scores,
-        "mean_from_scratch": round(float(np.mean(list(scores.values()))), 2) if set(SCRATCH) <= set(scores) else None,
+        **student_scores(release, test, asked.students, cell["seed"], recipe),
         "fid": fid_of(shown, test.images, extractor, cell["seed"]),
         "fid_by": extractor.name,
         **cost,
     }
-
-
-def _score(release: Release, test: ImageSet, student: str, seed: int, epochs: int | None) -> float:
-    found = evaluate_utility(
-        release.images, release.labels, release.soft_labels, release.certificate.facts.classes, test,
-        student=student, seeds=1, first_seed=seed, config=TrainingConfig(epochs=epochs or "auto"),
-    )  # fmt: skip
-    print(f"{student}: {100 * found.accuracy:.2f}", flush=True)
-    return round(100 * found.accuracy, 2)
 
 
 def fid_of(shown: dict[str, Images], reference: Images, extractor: Extractor, seed: int) -> dict[str, float]:
@@ -112,7 +102,7 @@ def main() -> None:
     parser.add_argument("--epsilon", nargs="+", type=float, default=[10.0, 1.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--samples", type=int, default=5000)
-    parser.add_argument("--students", nargs="+", default=list(SCRATCH))
+    parser.add_argument("--students", nargs="+", default=list(FROM_SCRATCH))
     parser.add_argument("--student-epochs", type=int, default=None, help="fewer than the recipe's, on a busy machine")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--validate", action="store_true")

@@ -5,7 +5,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ from machine import append  # isort: skip
 
 from veilset.data.images import ImageSet
 from veilset.data.selection import kept, key_of
+from veilset.evaluate.utility.students import evaluate_utility
+from veilset.pipeline.evaluate import FROM_SCRATCH
 from veilset.pipeline.job import Job
 from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
 from veilset.release.format import Release
+from veilset.training.settings import TrainingConfig
 
 REPOSITORY = Path(__file__).parent.parent
 DATA = Path(os.environ.get("VEILSET_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -101,3 +104,19 @@ def timed_release(
         "cpu_seconds": round(time.process_time() - processor),
         "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
+
+
+def student_scores(
+    release: Release, test: ImageSet, students: Sequence[str], seed: int, config: TrainingConfig | None = None
+) -> Line:
+    """What each student reaches, in per cent, and the mean of the three from scratch where all of them are there."""
+    scores: dict[str, float] = {}
+    for student in students:
+        found = evaluate_utility(
+            release.images, release.labels, release.soft_labels, release.certificate.facts.classes, test,
+            student=student, seeds=1, first_seed=seed, config=config,
+        )  # fmt: skip
+        scores[student] = round(100 * found.accuracy, 2)
+        print(f"{student}: {scores[student]}", flush=True)
+    mean = np.mean([scores[name] for name in FROM_SCRATCH]) if set(FROM_SCRATCH) <= set(scores) else None
+    return {"students": scores, "mean_from_scratch": None if mean is None else round(float(mean), 2)}
