@@ -128,7 +128,11 @@ def test_runs_on_the_same_data_share_an_account(run: Run, pack: Path, tmp_path: 
     found = result_of(run("account", book, "--json"))
     assert len(found["runs"]) == 2
     assert 1 < found["spent_epsilon"] < 2
-    assert "all 2 runs together" in run("account", book).stdout
+    assert found["spent_epsilon"] < found["guaranteed"]["epsilon"]
+    shown = run("account", book, "--limit-epsilon", 5, "--limit-delta", 1e-5).stdout
+    assert "all 2 runs together, if none was chosen by results" in " ".join(shown.split())
+    assert "However they were chosen: epsilon" in shown
+    assert "It was set late (after 2 run(s))" in shown
 
 
 def test_an_account_with_a_limit(run: Run, pack: Path, tmp_path: Path) -> None:
@@ -142,8 +146,10 @@ def test_an_account_with_a_limit(run: Run, pack: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
     assert run("account", book, "--limit-epsilon", 2, "--limit-delta", 1e-5).exit_code == 3
     assert run("account", book, "--limit-epsilon", 2, "--limit-delta", 1e-5, "--force").exit_code == 0
-    left = result_of(run("account", book, "--json"))["left_epsilon"]
-    assert 0 < left < 2
+    found = result_of(run("account", book, "--json"))
+    assert 0 < found["left_epsilon"] < 2
+    assert found["limit_set_after_runs"] == 1
+    assert found["guaranteed"]["delta"] == 2e-5
 
 
 def test_groups_are_the_unit_when_asked_for(run: Run, pack: Path, tmp_path: Path) -> None:

@@ -251,3 +251,89 @@ def test_an_account_that_a_kill_left_empty_is_an_empty_one(tmp_path: Path) -> No
     again.make()
     assert path.read_bytes()[:100].count(marked[68:72]) == 1
     assert Account(path).reservations == []
+
+
+def test_a_run_must_fit_every_limit_that_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filter judges each limit at an order of its own, so a run that fits a lower limit may still pass the first."""
+    account = Account(tmp_path / "a.sqlite")
+    account.set_limit(LIMIT)
+    account.reserve("run-1", "merf", plan(20))
+    account.set_limit(Budget(0.9, 1e-6))
+    judged: list[Budget] = []
+
+    def fits(_spent: object, _wanted: object, limit: Budget, **_: object) -> bool:
+        judged.append(limit)
+        return limit != LIMIT
+
+    monkeypatch.setattr("veilset.privacy.account.fits_account", fits)
+    with pytest.raises(BudgetError, match="epsilon=1 at delta=1e-05"):
+        account.reserve("run-2", "merf", plan(20))
+    account.set_limit(Budget(2.0, 1e-5), allow_raise=True)
+    judged.clear()
+    account.reserve("run-2", "merf", plan(20))
+    assert judged == [Budget(2.0, 1e-5)], "force has withdrawn the others"
+
+
+def test_what_is_promised_is_the_limit_before_the_first_run(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.set_limit(Budget(3.0, 1e-5))
+    account.set_limit(LIMIT)
+    account.reserve("run-1", "merf", plan(8))
+    assert account.guaranteed() == LIMIT
+    account.set_limit(Budget(0.7, 1e-6))
+    account.reserve("run-2", "merf", plan(40))
+    assert account.limit == Budget(0.7, 1e-6)
+    assert account.guaranteed() == LIMIT, "the lower one may have been chosen by the first result"
+    account.set_limit(Budget(5.0, 1e-5), allow_raise=True)
+    account.reserve("run-3", "merf", plan(2))
+    found = account.guaranteed()
+    assert found is not None
+    assert found.delta == 2e-5, "the limit that was given up has its own share"
+    assert found.epsilon > account.spent(1e-5)
+
+
+def test_a_limit_after_the_first_run_refuses_and_promises_nothing(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.reserve("run-1", "merf", plan(8))
+    account.set_limit(LIMIT)
+    account.reserve("run-2", "merf", plan(8))
+    with pytest.raises(BudgetError, match="overdraw"):
+        account.reserve("run-3", "merf", plan(4))
+    found, spent = account.guaranteed(), account.spent(1e-5)
+    assert found is not None
+    assert spent is not None
+    assert found.delta == 1e-5
+    assert spent < found.epsilon < 1.5 * spent
+    assert [limit.runs for limit in account.limits] == [1]
+
+
+def test_a_promise_is_for_people_once_their_images_are_declared(tmp_path: Path) -> None:
+    account = Account(tmp_path / "a.sqlite")
+    account.set_limit(LIMIT)
+    account.reserve("run-1", "merf", plan(8))
+    account.declare_images_per_group(10)
+    found = account.guaranteed()
+    assert found is not None
+    assert found.epsilon > 5
+
+
+def test_of_an_older_account_nobody_knows_whether_the_limit_came_first(tmp_path: Path) -> None:
+    used, fresh, changed = (Account(tmp_path / f"{name}.sqlite") for name in ("used", "fresh", "changed"))
+    for account in (used, fresh, changed):
+        account.set_limit(LIMIT)
+    for account in (used, changed):
+        account.reserve("run-1", "merf", plan(20))
+    for account in (used, fresh):
+        with sqlite3.connect(account.path) as database:
+            database.execute("DROP TABLE limit_history")
+    with sqlite3.connect(changed.path) as database:  # by an older version, with force
+        database.execute("UPDATE spending_limit SET epsilon = 4")
+    for account in (used, fresh, changed):
+        account.reserve("run-2", "merf", plan(20))
+    assert [(limit.runs, limit.stands) for limit in used.limits] == [(None, True)]
+    assert used.limit == LIMIT
+    assert used.guaranteed() != LIMIT
+    assert fresh.guaranteed() == LIMIT, "it had no run, so the limit came first"
+    assert [(limit.runs, limit.stands) for limit in changed.limits] == [(0, False), (None, True)]
+    with pytest.raises(BudgetError, match="overdraw"):
+        used.reserve("run-3", "merf", plan(3))

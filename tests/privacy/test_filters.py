@@ -14,7 +14,7 @@ from veilset.privacy.account import Account
 from veilset.privacy.accounting import calibrate, delta_of, epsilon_of, gaussian_delta, gaussian_epsilon
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.filters import fits_account, gaussian_allowance, renyi_allowance
+from veilset.privacy.filters import bound_of, fits_account, gaussian_allowance, renyi_allowance
 
 LIMIT = Budget(1.0, 1e-5)
 
@@ -139,3 +139,47 @@ def test_an_account_from_before_the_gaussian_filter_keeps_its_rule(tmp_path: Pat
     assert before is not None
     assert after is not None
     assert 1.05 * before < after < 1.0
+
+
+def test_a_limit_chosen_by_results_gets_more_than_its_delta_and_the_bound_does_not() -> None:
+    """The worst an analyst can do who names the limit after the first result: the one that tells most after it.
+
+    What is claimed after result x is epsilon(x) at delta. With l the loss of x, the delta that this takes is the mean
+    over x of delta_2(epsilon(x) - l), where the second plan spends all that the limit leaves.
+    """
+    first, mu = gaussian(6.0), 1 / 6.0
+    x = np.linspace(-8, 8 + mu, 2001)
+    density = np.exp(-((x - mu) ** 2) / 2) / math.sqrt(2 * math.pi)
+    loss = mu * x - mu**2 / 2
+    by_limit, by_bound = [], []
+    for epsilon in np.geomspace(0.7, 20, 60):
+        rest = 1.000001 / math.sqrt(gaussian_allowance(float(epsilon), 0.9e-5) - 6.0**-2)
+        assert fits_account([[first]], [gaussian(rest)], Budget(float(epsilon), 1e-5))
+        bound = bound_of([[first], [gaussian(rest)]], 1e-5)
+        assert bound is not None
+        assert epsilon < bound < 1.5 * epsilon
+        by_limit.append([gaussian_delta(rest, float(e)) for e in epsilon - loss])
+        by_bound.append([gaussian_delta(rest, float(e)) for e in bound - loss])
+    assert float(np.trapezoid(density * np.max(by_limit, axis=0), x)) > 2e-5
+    assert float(np.trapezoid(density * np.max(by_bound, axis=0), x)) <= 1e-5
+
+
+def test_a_bound_is_of_all_plans_and_of_either_filter() -> None:
+    alone, both = bound_of([[gaussian(8.0)]], 1e-5), bound_of([[gaussian(8.0)], [sampled(2.0)]], 1e-5)
+    assert alone is not None
+    assert both is not None
+    assert gaussian_epsilon(8.0, 1e-5) < alone < both
+    assert epsilon_of([gaussian(8.0), sampled(2.0)], 1e-7) < both
+    assert bound_of([[gaussian(0.01)]], 1e-5) is None
+    assert bound_of([[sampled(2.0)]], 1e-12) is not None
+
+
+def test_full_sums_that_show_up_late_change_no_rule_for_the_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An account that began with samples stays within its first rule when an older release of full sums enters."""
+    order, allowance = renyi_allowance(1.0, 1e-5)
+    late = [Event(label="seen", noise_multiplier=50.0, source="other"), gaussian(50.0)]
+    assert fits_account([[sampled(20.0)]], late, LIMIT)
+    monkeypatch.setattr(
+        "veilset.privacy.filters.worst_renyi", lambda _plan, asked: allowance if asked == order else 0.0
+    )
+    assert not fits_account([[sampled(20.0)]], late, LIMIT)

@@ -11,6 +11,7 @@ from veilset.core.errors import InputError
 
 if TYPE_CHECKING:
     from veilset.privacy.account import Account, Reservation
+    from veilset.privacy.budget import Budget
 
 
 def account(
@@ -104,6 +105,8 @@ def _list(console: Console) -> None:
 
 def _show(console: Console, book: "Account") -> None:
     limit, runs, unit = book.limit, book.reservations, book.unit
+    since = book.limits[-1].runs if limit else None
+    held = book.guaranteed() if limit or len(runs) > 1 else None
     delta = limit.delta if limit else max((run.budget.delta for run in runs), default=1e-6)
     spent, left, images = book.spent(delta), book.left(), book.images_per_group
     if not console.as_json:
@@ -113,10 +116,13 @@ def _show(console: Console, book: "Account") -> None:
         if spent is None:
             console.say("No epsilon holds for this data: a run without a guarantee has read it.")
         else:
+            together = f"all {len(runs)} runs together, if none was chosen by results"
             console.say(
                 f"Spent: epsilon {epsilon_text(spent)} at delta {delta:g} for each {unit}, "
-                f"{'in one run' if len(runs) == 1 else f'all {len(runs)} runs together'}."
+                f"{'in one run' if len(runs) == 1 else together}."
             )
+        if spent is not None and len(runs) > 1:
+            console.say(f"However they were chosen: {_promise(held, unit)}.")
         if images is not None and any(r.unit == "record" for r in runs):
             console.say(f"Runs for each record count for a group of {images} images, as declared.")
         if limit and left is not None:
@@ -124,6 +130,9 @@ def _show(console: Console, book: "Account") -> None:
                 f"Limit: epsilon {limit.epsilon:g} at delta {limit.delta:g} for each {unit}. "
                 f"Left for one more run: {epsilon_text(left)}."
             )
+            if since != 0:
+                when = "when, is not known" if since is None else f"after {since} run(s)"
+                console.say(f"It was set late ({when}), so it is no promise if results led to it.")
         else:
             console.say("No limit is set. Set one with --limit-epsilon and --limit-delta.")
     console.result(
@@ -145,10 +154,18 @@ def _show(console: Console, book: "Account") -> None:
             "images_per_group": images,
             "spent_epsilon": spent,
             "delta": delta,
+            "guaranteed": None if held is None else {"epsilon": held.epsilon, "delta": held.delta},
             "limit": None if limit is None else {"epsilon": limit.epsilon, "delta": limit.delta},
+            "limit_set_after_runs": since,
             "left_epsilon": left,
         }
     )
+
+
+def _promise(held: "Budget | None", unit: str) -> str:
+    if held is None:
+        return "no epsilon that means anything"
+    return f"epsilon {epsilon_text(held.epsilon)} at delta {held.delta:g} for each {unit}"
 
 
 def _asked(run: "Reservation") -> tuple[str, str]:

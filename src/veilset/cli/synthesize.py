@@ -272,5 +272,5 @@ def _say_total(console: Console, book: "Account", delta: float) -> None:
     elif runs > 1:
         console.say(
             f"All {runs} runs on this data together: epsilon {epsilon_text(total)} at {limit_delta:g}, for each "
-            f"{book.unit}. See: veilset account {book.path}"
+            f"{book.unit}, if none was chosen by results. However chosen, see: veilset account {book.path}"
         )

@@ -18,10 +18,11 @@ from veilset.core.errors import BudgetError, InputError
 from veilset.privacy.accounting import epsilon_of, gaussian_epsilon
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.filters import fits_account
+from veilset.privacy.filters import bound_of, fits_account
 from veilset.privacy.ledger import CHAIN_START
+from veilset.privacy.limits import TABLES, Limit, keep_limits, limits_in, newest_of, promised, standing, with_limit
 from veilset.privacy.state_file import Kind, StateFile
-from veilset.privacy.units import for_groups
+from veilset.privacy.units import counted_as, unit_of_all
 from veilset.privacy.vault import Unit
 
 _KIND = Kind(
@@ -30,7 +31,7 @@ _KIND = Kind(
     version=2,
     advice="Nothing in it was changed. Name another one with --account; what an older account holds stays spent.",
     schema=(
-        "CREATE TABLE spending_limit (id INTEGER PRIMARY KEY CHECK (id = 1), epsilon REAL, delta REAL)",
+        *TABLES,
         "CREATE TABLE declared (id INTEGER PRIMARY KEY CHECK (id = 1), images_per_group INTEGER)",
         """CREATE TABLE reservation (
             run TEXT PRIMARY KEY, time TEXT NOT NULL, method TEXT NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
@@ -108,6 +109,7 @@ class Account:
             if any(r.run == run for r in reservations):
                 raise BudgetError(f"Run {run} has reserved its share in {self.path} already. Start a new run.")
             self._require_room(database, plan, guarantee, unit)
+            keep_limits(database, limits_in(database, len(reservations)))
             database.execute(
                 "INSERT INTO reservation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, NULL)",
                 (
@@ -133,24 +135,25 @@ class Account:
 
     def _require_room(self, database: sqlite3.Connection, plan: Plan, guarantee: str, unit: Unit) -> None:
         reservations = _reservations(database)
-        limit, images = _limit(database), _images_per_group(database)
-        whole = _unit_of({r.unit for r in reservations} | {unit}, images)
+        limits, images = standing(limits_in(database, len(reservations))), _images_per_group(database)
+        whole = unit_of_all({r.unit for r in reservations} | {unit}, images)
         if whole == "group" and images is None and {r.unit for r in reservations} | {unit} == {"record", "group"}:
             raise InputError(_mixed(self.path, unit))
         unbounded = guarantee != "dp" or any(r.guarantee != "dp" for r in reservations)
-        if limit and unbounded:
+        if limits and unbounded:
             raise BudgetError(
                 f"{self.path} has a limit, and a run without a guarantee would break it or has broken it. "
                 "No data was read."
             )
-        spent = [_counted(r.events, r.unit, whole, images) for r in reservations]
-        counted, knows = _counted(plan.events, unit, whole, images), _knows_gaussians(database)
-        if limit and not fits_account(spent, counted, limit, knows_gaussians=knows):
-            raise BudgetError(
-                f"This run would overdraw {self.path}, whose limit is epsilon={limit.epsilon:g} at "
-                f"delta={limit.delta:g} for each {whole}; {len(reservations)} run(s) have spent from it. "
-                f"No data was read. See what is left with: veilset account {self.path}"
-            )
+        spent = [counted_as(r.events, r.unit, whole, images) for r in reservations]
+        counted, knows = counted_as(plan.events, unit, whole, images), _knows_gaussians(database)
+        for limit in limits:
+            if not fits_account(spent, counted, limit, knows_gaussians=knows):
+                raise BudgetError(
+                    f"This run would overdraw {self.path}, whose limit is epsilon={limit.epsilon:g} at "
+                    f"delta={limit.delta:g} for each {whole}; {len(reservations)} run(s) have spent from it. "
+                    f"No data was read. See what is left with: veilset account {self.path}"
+                )
 
     def resume(self, run: str, *, fingerprint: str, heads: Sequence[str]) -> None:
         """Let `run` go on with the ledger whose lines have these hashes, or raise.
@@ -209,15 +212,17 @@ class Account:
             return [found for found in reversed(_reservations(database)) if (found.run,) in begun]
 
     def set_limit(self, limit: Budget, *, allow_raise: bool = False) -> None:
-        """Set the limit. Raising one that was promised needs `allow_raise`."""
+        """Set the limit; earlier ones that are not passed by it stand. Raising one needs `allow_raise`."""
         with self._file.writing() as database:
-            old = _limit(database)
-            if old and not allow_raise and (limit.epsilon > old.epsilon or limit.delta > old.delta):
+            runs = len(_reservations(database))
+            limits = limits_in(database, runs)
+            old = newest_of(limits)
+            if old and not allow_raise and old.is_below(limit):
                 raise BudgetError(
-                    f"The limit of {self.path} is epsilon={old.epsilon:g} at delta={old.delta:g}. Raising it breaks "
-                    "what was promised to the people in the data; pass --force if that is decided."
+                    f"The limit of {self.path} is epsilon={old.budget.epsilon:g} at delta={old.budget.delta:g}. "
+                    "Raising it breaks what was promised to the people in the data; pass --force if that is decided."
                 )
-            database.execute("INSERT OR REPLACE INTO spending_limit VALUES (1, ?, ?)", (limit.epsilon, limit.delta))
+            keep_limits(database, with_limit(limits, Limit(Budget(limit.epsilon, limit.delta), runs)))
 
     def declare_images_per_group(self, images: int, *, allow_lower: bool = False) -> None:
         """Declare how many images a person has at most, so that runs for each record count for persons, too."""
@@ -234,9 +239,15 @@ class Account:
 
     @property
     def limit(self) -> Budget | None:
-        """The limit, where one is set."""
+        """The limit that was set last, where one is set."""
+        found = newest_of(self.limits)
+        return None if found is None else found.budget
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """All limits that were ever set, oldest first; a run must fit those that stand."""
         with self._file.reading() as database:
-            return _limit(database)
+            return limits_in(database, len(_reservations(database)))
 
     @property
     def images_per_group(self) -> int | None:
@@ -253,7 +264,7 @@ class Account:
     @property
     def unit(self) -> Unit:
         """For whom totals and limit hold: a group once a run was for groups or the images of one are declared."""
-        return _unit_of({r.unit for r in self.reservations}, self.images_per_group)
+        return unit_of_all({r.unit for r in self.reservations}, self.images_per_group)
 
     def spent(self, delta: float) -> float | None:
         """The epsilon of all runs together at `delta`, for runs whose settings did not depend on earlier results.
@@ -266,10 +277,35 @@ class Account:
         events = _merged([event for number, plan in enumerate(self._plans(runs)) for event in _own(plan, number)])
         return epsilon_of(events, delta, "pld" if len(events) <= _MOST_EXACT else "rdp")
 
+    def guaranteed(self) -> Budget | None:
+        """What holds for all runs together, however each was chosen by the results of earlier ones.
+
+        The limit, where it stood before the first run and still does. Otherwise a bound whose rule and delta were
+        fixed before anything was seen; the delta is that of the first limit or, without one, of the first run. None
+        when there is no such number.
+
+        Privacy: for every set S of results, P(S) is at most the integral over S of e^epsilon dQ, plus delta. Epsilon
+        is what is said here after those results. A limit that was withdrawn has its delta counted beside the bound's.
+        """
+        runs, first = self.reservations, promised(self.limits)
+        if any(r.guarantee != "dp" for r in runs):
+            return None
+        if not runs:
+            return None if first is None else first.budget
+        with self._file.reading() as database:
+            knows = _knows_gaussians(database)
+        plans = self._plans(runs)
+        # The images of a person may have been declared after runs that cost this person more than the limit.
+        if first and first.stands and fits_account(plans[:-1], plans[-1], first.budget, knows_gaussians=knows):
+            return first.budget
+        delta, times = (runs[0].budget.delta, 1) if first is None else (first.budget.delta, 2)
+        epsilon = bound_of(plans, delta, knows_gaussians=knows)
+        return None if epsilon is None or times * delta >= 1 else Budget(epsilon, times * delta)
+
     def left(self) -> float | None:
-        """The epsilon of the largest single Gaussian release that still fits the limit; None without a limit."""
-        limit = self.limit
-        if limit is None:
+        """The epsilon of the largest single Gaussian release that still fits all limits; None without a limit."""
+        limits = standing(self.limits)
+        if not limits:
             return None
         runs = self.reservations
         if any(r.guarantee != "dp" for r in runs):
@@ -280,7 +316,7 @@ class Account:
 
         def fits(noise_multiplier: float) -> bool:
             rest = [Event(label="rest", noise_multiplier=noise_multiplier)]
-            return fits_account(spent, rest, limit, knows_gaussians=knows)
+            return all(fits_account(spent, rest, limit, knows_gaussians=knows) for limit in limits)
 
         low, high = 1e-3, 1e6
         if not fits(high):
@@ -288,28 +324,17 @@ class Account:
         while high / low > 1.001:
             middle = (low * high) ** 0.5
             low, high = (low, middle) if fits(middle) else (middle, high)
-        return gaussian_epsilon(high, limit.delta)
+        return gaussian_epsilon(high, limits[-1].delta)
 
     def _plans(self, runs: Sequence[Reservation]) -> list[list[Event]]:
         """What each run counts in the account's own unit."""
         images = self.images_per_group
-        whole = _unit_of({r.unit for r in runs}, images)
-        return [_counted(r.events, r.unit, whole, images) for r in runs]
+        whole = unit_of_all({r.unit for r in runs}, images)
+        return [counted_as(r.events, r.unit, whole, images) for r in runs]
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _unit_of(units: set[Unit], images: int | None) -> Unit:
-    return "group" if images is not None or "group" in units else "record"
-
-
-def _counted(events: Sequence[Event], unit: Unit, whole: Unit, images: int | None) -> list[Event]:
-    if unit == whole:
-        return list(events)
-    assert images is not None, "an account of two units knows the images of one group"
-    return for_groups(events, images)
 
 
 def _own(events: Sequence[Event], number: int) -> list[Event]:
@@ -347,11 +372,6 @@ def _knows_gaussians(database: sqlite3.Connection) -> bool:
     """Whether the account was opened with the Gaussian filter. A rule that changes on the way could pass the limit."""
     found = database.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'gaussian_filter'")
     return found.fetchone() is not None
-
-
-def _limit(database: sqlite3.Connection) -> Budget | None:
-    row = database.execute("SELECT epsilon, delta FROM spending_limit").fetchone()
-    return Budget(row[0], row[1]) if row else None
 
 
 def _images_per_group(database: sqlite3.Connection) -> int | None:

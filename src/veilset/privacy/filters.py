@@ -16,6 +16,9 @@ A release of another account that enters a run counts as a plan before that run'
 Which of them judges an account is fixed by its first plan. One that begins with sampled steps has the Renyi filter. One
 that begins with full sums has the Gaussian filter while all plans are of full sums, with nine tenths of delta, and the
 Renyi filter with the last tenth once a plan samples: docs/explanation/design.md has the argument.
+
+All of this is for a limit that was fixed before anything was seen. What holds otherwise is told by `bound_of`: many
+limits that are fixed in advance, of which results may choose one.
 """
 
 import math
@@ -27,6 +30,8 @@ from veilset.privacy.events import Event
 
 # Of delta, for accounts that begin with full sums and go on with sampled steps.
 _KEPT = 0.1
+# The epsilons of which results may choose one, each with an equal part of delta: from 0.01 to 125.
+_BOUNDS = tuple(0.01 * 1.1**step for step in range(100))
 # Orders at which a running total may be judged. One is picked from the limit alone, before any run.
 _ORDERS = tuple(1 + x / 10 for x in range(1, 100)) + tuple(range(11, 64)) + (128, 256, 512, 1024)
 _ROUNDING = 1e-9
@@ -41,15 +46,39 @@ def fits_account(
 
     Privacy: all results of an account together are (epsilon, delta)-DP at its limit, for any adaptive choice of plans.
     """
-    plans, firsts = _chosen_apart((*spent, wanted))
-    if len(plans) < 2:
+    plans = (*spent, wanted)
+    if len(_chosen_apart(plans)[0]) < 2:
         return epsilon_of(wanted, limit.delta) <= limit.epsilon
+    return _pass_filter(plans, limit.epsilon, limit.delta, knows_gaussians=knows_gaussians)
+
+
+def bound_of(plans: Sequence[Sequence[Event]], delta: float, *, knows_gaussians: bool = True) -> float | None:
+    """An epsilon of all plans together for any adaptive choice of them, where no limit was fixed first; None above 125.
+
+    It is the smallest of a hundred epsilons, each a tenth larger than the last, whose filter with a hundredth of delta
+    takes the plans.
+
+    Privacy: P(S) is at most the integral over S of e^bound dQ, plus delta, for any set S of results. Courses of events
+    that end with one bound are also courses of an analyst who is stopped by the filter of that bound alone.
+    """
+    low, high = -1, len(_BOUNDS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = _pass_filter(plans, _BOUNDS[middle], delta / len(_BOUNDS), knows_gaussians=knows_gaussians)
+        low, high = (low, middle) if fits else (middle, high)
+    return _BOUNDS[high] if high < len(_BOUNDS) else None
+
+
+def _pass_filter(plans: Sequence[Sequence[Event]], epsilon: float, delta: float, *, knows_gaussians: bool) -> bool:
+    chosen, firsts = _chosen_apart(plans)
     if not knows_gaussians or all(gaussian_precision(plan) is None for plan in firsts):
-        return _fits_renyi(plans, limit.epsilon, limit.delta)
-    precisions = [found for plan in plans if (found := gaussian_precision(plan)) is not None]
-    if len(precisions) == len(plans):
-        return sum(precisions) <= gaussian_allowance(limit.epsilon, (1 - _KEPT) * limit.delta)
-    return _fits_renyi(plans, limit.epsilon, _KEPT * limit.delta)
+        return _fits_renyi(chosen, epsilon, delta)
+    precisions = [found for plan in chosen if (found := gaussian_precision(plan)) is not None]
+    if len(precisions) == len(chosen):
+        return sum(precisions) <= gaussian_allowance(epsilon, (1 - _KEPT) * delta)
+    # An account that began with samples may learn of older full sums only now, from a release that enters a run. So
+    # far all of delta was at the order of all of delta, and it stays within that, too.
+    return _fits_renyi(chosen, epsilon, _KEPT * delta) and _fits_renyi(chosen, epsilon, delta)
 
 
 def _chosen_apart(plans: Sequence[Sequence[Event]]) -> tuple[list[list[Event]], list[list[Event]]]:

@@ -22,6 +22,20 @@ from dataclasses import replace
 
 from veilset.core.errors import InputError
 from veilset.privacy.events import Event
+from veilset.privacy.vault import Unit
+
+
+def unit_of_all(units: set[Unit], images_per_group: int | None) -> Unit:
+    """For whom runs of these units add up: a group once one of them is for groups or the images of one are declared."""
+    return "group" if images_per_group is not None or "group" in units else "record"
+
+
+def counted_as(events: Sequence[Event], unit: Unit, whole: Unit, images_per_group: int | None) -> list[Event]:
+    """What events for each `unit` count for each `whole`."""
+    if unit == whole:
+        return list(events)
+    assert images_per_group is not None, "an account of two units knows the images of one group"
+    return for_groups(events, images_per_group)
 
 
 def for_groups(events: Sequence[Event], images_per_group: int) -> list[Event]:
