@@ -65,6 +65,11 @@ def admit(
         for request in asked
     ]
     console.table("Admitted: compare the fingerprints by telephone", ["site", "units", "epsilon", "delta", "key"], rows)
+    if not agreement.share_out_of(agreement.members) and any(request.share_out for request in asked):
+        console.warn(
+            "Not all sites took part in one share-out. For a patient at several sites their epsilons add up, and the "
+            "certificate will say so."
+        )
     console.say(f"Send each site its file of {out / INVITATIONS}. They hold nothing secret.")
     console.say(f"Agreement {agreement.sha256[:16]}: {method}, {sum(e.count for e in agreement.plan().events)} rounds.")
     console.say(f"Start with: veilset federate server {out} --out RELEASE")

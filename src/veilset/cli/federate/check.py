@@ -16,7 +16,7 @@ from veilset.cli.federate.common import (
     PublicImages,
     ServerAddress,
     declare,
-    open_vault,
+    open_site,
     public_for,
     read_secret,
     require_flower,
@@ -72,12 +72,12 @@ def check(
         for warning in found.warnings:
             console.warn(warning)
 
-    _, vault = open_vault(private, view, unit)
+    _, whole, vault = open_site(private, view, unit, home, request.share_out)
     there = vault.facts.units
     declare(vault, member.units)
     check_data(agreement, vault, public_for(vault, public))
     console.say(f"Data: as in the agreement; {there} units are there, {member.units} are declared.")
-    book = account_of(vault, None if account is None else Account(account))
+    book = account_of(whole, None if account is None else Account(account))
     book.check_room(plan, unit=agreement.unit)
     console.say(f"Account: {book.path} has room for this plan. Nothing was spent.")
     console.result({"ok": True, "agreement": agreement.sha256, "site": request.name, "rounds": rounds})

@@ -51,6 +51,24 @@ def open_vault(private: str, view: View, unit: str | None) -> "tuple[Records, Va
     return records, Vault(records, unit=unit_of(unit, records))
 
 
+def open_site(private: str, view: View, unit: str | None, home: Path, share_out: str) -> "tuple[Records, Vault, Vault]":
+    """The private images that stay at this site after the share-out of this number, the vault of all, and theirs."""
+    from veilset.pipeline.federated.pseudonyms import kept_at, share_out_at
+    from veilset.privacy.vault import Vault
+
+    told = share_out_at(home)
+    if share_out != ("" if told is None else told.number):
+        raise InputError(
+            f"The request in {home} and the share-out kept there do not belong together. Make a new home: veilset "
+            "federate join-request --share-out FILE"
+        )
+    records, whole = open_vault(private, view, unit)
+    if told is None:
+        return records, whole, whole
+    kept = kept_at(records, told)
+    return kept, whole, Vault(kept, unit=whole.facts.unit)
+
+
 def declare(vault: "Vault", units: int | None) -> None:
     """Let the custodian's number of units be the public one."""
     if units is not None:

@@ -17,7 +17,7 @@ from veilset.cli.federate.common import (
     PublicImages,
     ServerAddress,
     end_on_sigterm,
-    open_vault,
+    open_site,
     public_for,
     read_secret,
     require_flower,
@@ -81,11 +81,11 @@ def site(
     for warning in reached.warnings:
         console.warn(warning)
 
-    records, vault = open_vault(private, view, unit)
-    book = account_of(vault, None if account is None else Account(account))  # of all the data, also for a part of it
+    records, whole, vault = open_site(private, view, unit, home, request.share_out)
+    book = account_of(whole, None if account is None else Account(account))  # of all the data, also for a part of it
     covered = None
     if part is not None:
-        whole, (number, count) = vault, numbers_of(part)
+        number, count = numbers_of(part)
         vault = Vault(part_of(records, number, count), unit=whole.facts.unit)
         covered = None if simulation is None else covered_by(book, simulation, number, whole)
     end_on_sigterm()

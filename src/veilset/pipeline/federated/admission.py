@@ -36,6 +36,7 @@ KEY, REQUEST = "site.key", "request.json"
 _FORMAT = 1
 _LONGEST = 1 << 22
 _LONGEST_NAME = 64
+_NUMBER_LENGTH = 32
 _SAME = ("veilset", "flwr", "torch")
 
 
@@ -51,6 +52,7 @@ class Request:
     delta: float
     shape: tuple[int, int, int]
     class_names: tuple[str, ...]
+    share_out: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,11 +61,22 @@ class Request:
         Budget(self.epsilon, self.delta).check_against(self.units)
         if self.unit not in ("record", "group") or self.units < 1:
             raise InputError("Expected a number of units that are records or groups.")
+        if self.share_out:
+            require_number(self.share_out)
+            if self.unit != "group":
+                raise InputError("Only groups are shared out between sites, and this request is for records.")
 
     @property
     def member(self) -> Member:
         """As it stands in an agreement, but for the noise, which follows from all sites."""
-        return Member(name=self.name, key=self.key, units=self.units, epsilon=self.epsilon, delta=self.delta)
+        return Member(
+            name=self.name,
+            key=self.key,
+            units=self.units,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            share_out=self.share_out,
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -88,6 +101,7 @@ class Request:
                 delta=float(said["delta"]),
                 shape=(height, width, channels),
                 class_names=tuple(map(str, said["class_names"])),
+                share_out=str(said["share_out"]),
                 versions={str(name): str(value) for name, value in said["versions"].items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -151,6 +165,7 @@ def make_request(
     epsilon: float,
     delta: float | None,
     key: bytes | None = None,
+    share_out: str = "",
 ) -> Request:
     """Make a site's key, unless it has one, and write its request; both stay in `home`, and only the latter is sent."""
     if facts.findings:
@@ -168,6 +183,7 @@ def make_request(
         delta=Budget.for_units(epsilon, delta, facts.units, facts.unit).delta,
         shape=facts.shape,
         class_names=facts.class_names,
+        share_out=share_out,
         versions=versions(),
     )
     home.mkdir(parents=True, exist_ok=True)
@@ -202,6 +218,12 @@ def require_name(name: str) -> None:
     fits = name.isascii() and name.replace("-", "").replace("_", "").isalnum() and len(name) <= _LONGEST_NAME
     if not fits:
         raise InputError(f"Expected a site name of letters, digits, - and _, got {name!r}.")
+
+
+def require_number(share_out: str) -> None:
+    """Refuse what is not the random number of a share-out."""
+    if len(share_out) != _NUMBER_LENGTH or not set(share_out) <= set("0123456789abcdef"):
+        raise InputError(f"Expected the number of a share-out, got {share_out[:80]!r}.")
 
 
 def versions() -> dict[str, str]:

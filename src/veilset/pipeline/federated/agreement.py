@@ -57,6 +57,7 @@ class Member:
         units: how many it declares.
         epsilon: the most that it spends.
         delta: of its guarantee.
+        share_out: the number of the share-out that kept each patient at one site (`pseudonyms.py`), or nothing.
         noise: of its sums, in noises of the common plan.
     """
 
@@ -65,6 +66,7 @@ class Member:
     units: int
     epsilon: float
     delta: float
+    share_out: str = ""
     noise: float = 1.0
 
     @property
@@ -125,6 +127,11 @@ class Agreement:
                 return found
         names = ", ".join(member.name for member in self.members)
         raise InputError(f"The agreement knows no site {name!r}. It has {names}.")
+
+    def share_out_of(self, members: Sequence[Member]) -> str:
+        """The number of the one share-out that all these sites took part in, else nothing."""
+        numbers = {member.share_out for member in members}
+        return numbers.pop() if len(numbers) == 1 else ""
 
     @property
     def job(self) -> Job:

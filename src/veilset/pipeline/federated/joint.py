@@ -1,7 +1,8 @@
 """The release of a federation, and its joint certificate: the events of every site, signed by the site.
 
 Privacy: each site's events are a shard of the partition "sites". A unit that is at one site only is protected by that
-site's epsilon; one that is at several by the sum of theirs, which the certificate says.
+site's epsilon; one that is at several by the sum of theirs, which the certificate says, unless all sites declare that
+they took part in one share-out (`pseudonyms.py`).
 """
 
 from collections.abc import Sequence
@@ -22,8 +23,13 @@ from veilset.release.format import Release
 
 _WARNING = (
     "This is the joint certificate of {count} sites; each holds its own ledger and certificate, and {signed} of them "
-    "signed what they spent. A unit whose records lie at several sites is protected by the sum of their epsilons, not "
-    "by the largest."
+    "signed what they spent. "
+)
+_AT_SEVERAL = "A unit whose records lie at several sites is protected by the sum of their epsilons, not by the largest."
+_AT_ONE = (
+    "The sites declare that an office kept each unit whose records lie at several of them at one alone (share-out "
+    "{number}), so the largest epsilon holds for every unit. Nobody can check this from outside. If they did not, the "
+    "sum of their epsilons holds for such a unit."
 )
 
 
@@ -46,7 +52,9 @@ def release_of(agreement: Agreement, state: CoordinatorState, fitted: Fitted, ro
         for event in events:
             ledger.spend(event)
         drawn = fitted.sample(agreement.samples or agreement.method_of().default_samples(facts), agreement.seed)
+        shared = agreement.share_out_of(members)
         warning = _WARNING.format(count=len(members), signed=len(statements))
+        warning += _AT_ONE.format(number=shared) if shared else _AT_SEVERAL
         certificate = certify(
             ledger.lines,
             samples=len(drawn.images),
