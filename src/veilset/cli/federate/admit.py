@@ -72,6 +72,9 @@ def admit(
         )
     console.say(f"Send each site its file of {out / INVITATIONS}. They hold nothing secret.")
     console.say(f"Agreement {agreement.sha256[:16]}: {method}, {sum(e.count for e in agreement.plan().events)} rounds.")
+    for name, value in sorted(agreement.settings.items()):
+        decided = "" if chosen.get(name) == value else ", decided for a federation"
+        console.say(f"  setting {name}={value}{decided}")
     console.say(f"Start with: veilset federate server {out} --out RELEASE")
     if authority is not None:
         console.say("Your authority vouches for the server: pass --certificate and --certificate-key to it.")

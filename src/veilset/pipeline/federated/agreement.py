@@ -43,6 +43,7 @@ _OTHERS: Mapping[str, str] = {
 """Why the others cannot be federated."""
 
 PARTITION = "sites"
+_BANDS = "teacher_bands"
 _FORMAT = 1
 _LONGEST = 1 << 20
 
@@ -232,6 +233,7 @@ def agree(draft: Agreement) -> Agreement:
     precise = sum((member.units / units / _gaussian_noise(member.budget)) ** 2 for member in members)
     delta = default_delta(units)
     drafted = replace(draft, delta=delta, epsilon=gaussian_epsilon(1 / math.sqrt(precise), delta))
+    drafted = replace(drafted, settings={**draft.settings, **_decided(drafted)})
     plan = drafted.method_of().plan(drafted.facts, Budget(drafted.epsilon, delta))
     _require_sums(draft.method, plan)
     noises: dict[tuple[float, float], float] = {}
@@ -269,13 +271,22 @@ def _require_sums(method: str, plan: MethodPlan) -> None:
     if any(event.bands > 1 for event in plan.events):
         raise InputError(
             "A federation has independent noise alone: correlated noise cancels only where every site answers every "
-            "step. Use --set teacher_bands=1."
+            f"step. Use --set {_BANDS}=1, or leave it to the rule with {_BANDS}=auto."
         )
     asks_shards = any(event.partition is not None for event in plan.events) or (
         method == "dfd" and getattr(plan, "teacher", None) is None
     )
     if asks_shards:
         raise InputError(f"This form of {method} asks models of disjoint shards. Use --set {METHODS[method]}.")
+
+
+def _decided(draft: Agreement) -> dict[str, str]:
+    """What `auto` means for a federation where it means something else elsewhere; the agreement then says so."""
+    method = draft.method_of()
+    if draft.method not in METHODS or getattr(method.settings, _BANDS, None) != "auto":
+        return {}
+    plan = method.plan(draft.facts, Budget(draft.epsilon, draft.delta))
+    return {_BANDS: "1"} if any(event.bands > 1 for event in plan.events) else {}
 
 
 def _gaussian_noise(budget: Budget) -> float:
