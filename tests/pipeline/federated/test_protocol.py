@@ -11,12 +11,12 @@ from federations import EPSILONS, KEYS, NAMES, agreed, images, make_site, play
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.data.images import ImageSet
-from veilset.pipeline.federated.agreement import METHODS, agree
+from veilset.pipeline.federated.agreement import METHODS, Agreement, agree
 from veilset.pipeline.federated.combining import combined
 from veilset.pipeline.federated.coordinator import Letter
 from veilset.pipeline.federated.desk import Desk
 from veilset.pipeline.federated.schedule import Clock
-from veilset.pipeline.federated.site import Site
+from veilset.pipeline.federated.site import Site, check_data
 from veilset.privacy.account import Account
 from veilset.privacy.accounting import epsilon_of
 from veilset.privacy.budget import default_delta
@@ -265,3 +265,23 @@ def test_many_small_sites_have_a_joint_delta_below_one_over_all_units(tmp_path: 
     assert found.delta == default_delta(140)
     assert found.epsilon is not None
     assert found.epsilon > 5.0
+
+
+def test_findings_are_refused_where_the_agreement_is_about_classes(tmp_path: Path) -> None:
+    """And the other way round, should an agreement ever be about findings. The names are the same in both."""
+    agreement, plain = agreed(), images(60, 0)
+    findings = ImageSet(plain.images, np.eye(2, dtype=np.int64)[plain.labels], plain.class_names)
+    assert Vault(findings).facts.class_names == agreement.class_names
+    account = Account(tmp_path / "account.sqlite")
+    with pytest.raises(InputError, match="about one class for each image, and this site has several findings"):
+        Site("north", agreement, Vault(findings), key=KEYS["north"][0], workspace=tmp_path / "run", account=account)
+    assert not account.reservations
+    assert not (tmp_path / "run").exists()
+
+
+def test_classes_are_refused_where_the_agreement_is_about_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    agreement = agreed()
+    facts = replace(agreement.facts, findings=True)
+    monkeypatch.setattr(Agreement, "facts", property(lambda _: facts))
+    with pytest.raises(InputError, match="about several findings for each image, and this site has one class"):
+        check_data(agreement, Vault(images(60, 0)), None)

@@ -292,6 +292,12 @@ def hash_of_public(records: Records) -> str:
 def check_data(agreement: Agreement, vault: Vault, public: Public | None) -> None:
     """Refuse other images than the agreement is about."""
     facts = vault.facts
+    kinds = {False: "one class for each image", True: "several findings for each image"}
+    if facts.findings != agreement.facts.findings:
+        raise InputError(
+            f"The agreement is about {kinds[agreement.facts.findings]}, and this site has {kinds[facts.findings]}. "
+            "Pass the --labels, --findings and --findings-as of the request. Nothing was charged."
+        )
     mine: Mapping[str, Any] = {"shape": tuple(facts.shape), "classes": tuple(facts.class_names), "unit": facts.unit}
     theirs = {"shape": tuple(agreement.shape), "classes": tuple(agreement.class_names), "unit": agreement.unit}
     for name, wanted in theirs.items():
