@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 _PATIENCE = 600.0
+_ENDING_SECONDS = 20.0
 
 
 @reads_archives
@@ -118,11 +119,22 @@ def simulate(
                     children[name] = subprocess.Popen(words, stdout=log, stderr=log)
         _follow(children, workspace)
     finally:
-        for child in children.values():
-            child.terminate()
-        for child in children.values():
-            child.wait()
+        _end(children.values())
         book.end(run)  # what it reserved serves no other sites
+
+
+def _end(children: "Iterable[subprocess.Popen[bytes]]") -> None:
+    """End what is still at work; what does not hear it within a while is killed, which costs nothing more."""
+    alive = [child for child in children if child.poll() is None]
+    for child in alive:
+        child.terminate()
+    deadline = time.monotonic() + _ENDING_SECONDS
+    for child in alive:
+        try:
+            child.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 def _follow(children: "Mapping[str, subprocess.Popen[bytes]]", workspace: Path) -> None:

@@ -46,6 +46,7 @@ PARTITION = "sites"
 _BANDS = "teacher_bands"
 _FORMAT = 1
 _LONGEST = 1 << 20
+_MOST_ANSWERS = 50_000  # of all sites; a line has about 500 bytes, and a certificate of more than 2^25 is not read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +237,12 @@ def agree(draft: Agreement) -> Agreement:
     drafted = replace(drafted, settings={**draft.settings, **_decided(drafted)})
     plan = drafted.method_of().plan(drafted.facts, Budget(drafted.epsilon, delta))
     _require_sums(draft.method, plan)
+    answers = len(members) * sum(event.count for event in plan.events)
+    if answers > _MOST_ANSWERS:
+        raise InputError(
+            f"{len(members)} sites would give {answers} answers, and the joint certificate has room for "
+            f"{_MOST_ANSWERS}: each is a line of a ledger in it. Set fewer steps, or admit fewer sites."
+        )
     noises: dict[tuple[float, float], float] = {}
     for member in members:
         member.budget.check_against(member.units)

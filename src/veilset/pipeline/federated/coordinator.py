@@ -15,18 +15,19 @@ from torch import Tensor
 
 from veilset.core.errors import VeilsetError
 from veilset.methods.base import Context, Fitted
-from veilset.pipeline.federated.agreement import Agreement, Member
+from veilset.pipeline.federated.agreement import Agreement, Member, joint_events
 from veilset.pipeline.federated.combining import answer_problem, combined
 from veilset.pipeline.federated.questions import FederatedSession, Question
 from veilset.pipeline.federated.site import answer_message
 from veilset.pipeline.federated.state import CoordinatorState
 from veilset.privacy.vault import Public
-from veilset.release.statements import is_signed, message_of
+from veilset.release.statements import is_signed, statement_problems
 
 _FAREWELLS, _FAREWELL_SECONDS = 10, 60.0  # how often a site is asked to sign what it spent, and how long it may take
 _LATEST = 3  # rounds by which the answer to a step may be late and still count
 _MOST_AT_ONCE = 64  # results in one message ...
 _MOST_NUMBERS = 1 << 20  # ... and numbers in them, unless one result alone has more
+_LONGEST_WORDS = 200
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -192,7 +193,7 @@ class Coordinator:
         if type(taken) is int and 0 <= taken <= number:
             self._taken[name] = taken
         if "refused" in letter.facts:
-            self._refused[name] = str(letter.facts["refused"])[:200]
+            self._refused[name] = _plain(letter.facts["refused"])
             self._report({"refused": name, "why": self._refused[name]})
             return False
         if "answer" not in letter.tensors:
@@ -247,11 +248,12 @@ class Coordinator:
     def _part(self) -> None:
         """Let the sites go: each signs what it spent. Who is not there has signed nothing, which the release says.
 
-        A site that answered and is away, as one that starts again, has a minute to come back for it.
+        A site that answered and is away, as one that starts again, has a minute to come back for it. One that refused
+        a round, as after a kill that cost it a sum, has spent its plan and signs as well, if it is here or answered.
         """
         missing = {member.name for member in self.agreement.members} - set(self.state.statements())
-        missing -= set(self._refused)
         answered: set[str] = set().union(*(_sites_in(self.state.counted(number)) for number in range(self.rounds)))
+        missing -= set(self._refused) - answered - self._wire.present()
         awaited: set[str] = set()
         tries: Counter[str] = Counter()
         began, waits = self._clock(), self.agreement.rule.step_seconds
@@ -266,18 +268,27 @@ class Coordinator:
             for letter in self._wire.receive():
                 if "answer" not in letter.tensors:  # a late answer is no reply to a farewell
                     awaited.discard(letter.site)  # whatever else it said, it is told again
-                if self._keep_statement(letter):
+                if "statement" in letter.facts and self._keep_statement(letter):
                     missing.discard(letter.site)
             taken = self._clock() - began
             if taken > max(waits, _FAREWELL_SECONDS) or (taken > waits and not awaited | (missing & answered)):
                 break
 
     def _keep_statement(self, letter: Letter) -> bool:
-        statement, signature = letter.facts.get("statement"), letter.facts.get("signature")
-        member = self.agreement.member(letter.site)
-        if not isinstance(statement, dict) or not is_signed(message_of(statement), signature, member.key):
-            return False
-        self.state.keep_statement(letter.site, {"statement": statement, "signature": signature})
+        """Keep what a site signed; True where there is no more to wait for.
+
+        What the reader of the release would find wrong is left out: one site's lie must not spoil it for all.
+        """
+        name, member = letter.site, self.agreement.member(letter.site)
+        if name in self._banned and "statement" in self._banned[name]:
+            return True
+        said = {"statement": letter.facts["statement"], "signature": letter.facts.get("signature")}
+        listed = {"name": name, "units": member.units, "key": member.key, **said}
+        header = {"agreement": self.agreement.sha256, "sites": [listed]}
+        if said["statement"] is None or statement_problems(header, joint_events(self.agreement, [member])):
+            self._ban(name, "its statement is not of what it spent")
+        else:
+            self.state.keep_statement(name, said)
         return True
 
     @property
@@ -288,6 +299,11 @@ class Coordinator:
 def _sites_in(answers: Iterable[str]) -> set[str]:
     """Who answered: a late answer is kept under the site's name and its round."""
     return {name.partition("@")[0] for name in answers}
+
+
+def _plain(words: Any) -> str:
+    """A site's words as one line of the log."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(words)[:_LONGEST_WORDS])
 
 
 def _weight(tensors: Mapping[str, Tensor]) -> int:

@@ -60,7 +60,8 @@ class Question:
 
     def drift(self, probe: Tensor) -> float:
         """How far another end's numbers are from these, in their own length."""
-        if probe.shape != self.probe.shape or not bool(torch.isfinite(probe).all()):
+        is_alike = probe.shape == self.probe.shape and probe.is_floating_point()
+        if not is_alike or not bool(torch.isfinite(probe).all()):
             return math.inf
         return float((probe - self.probe).norm() / self.probe.norm().clamp_min(1e-6))
 

@@ -153,9 +153,10 @@ def _may_pass(error: httpx.HTTPError) -> bool:
 
 
 def _ahead(health: Mapping[str, Any], began: datetime, server: str) -> float:
+    """By how many seconds this clock is ahead, at least: the server looked at its own while the question was open."""
     try:
         theirs = datetime.fromisoformat(health["time"])
-        middle = began + (datetime.now(UTC) - began) / 2
-        return (middle - theirs).total_seconds()
+        least, most = ((moment - theirs).total_seconds() for moment in (began, datetime.now(UTC)))
+        return max(least, min(most, 0.0))
     except (TypeError, ValueError) as error:
         raise InputError(f"{server} does not say what time it is there.") from error

@@ -163,6 +163,7 @@ class Site:
         place = self._workspace / f"answer-{number}.safetensors"
         kept = self._kept(place)
         if kept is not None:
+            self._note(number)  # a kill may have come between the answer and its note
             return kept
         if self._has_parted:
             raise BudgetError(f"{self.name} has signed what it spent, and answers nothing new. No data was read.")
@@ -171,8 +172,7 @@ class Site:
         value = found.float().contiguous().view(question.shape)
         digest = {"agreement": self.agreement.sha256}
         write_whole(place, save({"value": value}, digest))
-        self.answered.add(number)
-        write_whole(self._workspace / _ANSWERED, json.dumps(sorted(self.answered)).encode())
+        self._note(number)
         (self._workspace / f"answer-{number - _KEPT_ANSWERS}.safetensors").unlink(missing_ok=True)
         return value
 
@@ -261,6 +261,11 @@ class Site:
         if found is None:
             raise BudgetError(f"{self.agreement.method} ended after {self.taken} of {self.rounds} sums of its plan.")
         self._question = found
+
+    def _note(self, number: int) -> None:
+        if number not in self.answered:
+            self.answered.add(number)
+            write_whole(self._workspace / _ANSWERED, json.dumps(sorted(self.answered)).encode())
 
     def _kept(self, place: Path) -> Tensor | None:
         return load(place.read_bytes())["value"] if place.exists() else None
