@@ -6,10 +6,10 @@ Each cell runs in a process of its own, whose peak memory it is, and adds one li
 Cells that have a line of today's versions are passed over, unless --again. Nothing was chosen by these numbers.
 
 findings: CelebA (64 pixels), ten of its forty attributes, imgsyn from Tiny ImageNet: mean AUC on the test set of the
-teacher and of a student, beside a student of the real images. rare: MNIST with a digit cut down to one record in a
-hundred, with and without a paid count: recall of that digit by teacher and student. dicom: chest X-rays written as
-DICOM files; the release of merf from them and from the parquet file, with the same seeded noise. sizes: every seed
-method on chest X-rays of 128 pixels, by patient.
+teacher and of two students, from scratch and fine-tuned, beside students of the real images. rare: MNIST with a digit
+cut down to one record in a hundred, with and without a paid count: recall of that digit by teacher and student. dicom:
+chest X-rays written as DICOM files; the release of merf from them and from the parquet file, with the same seeded
+noise. sizes: every seed method on chest X-rays of 128 pixels, by patient.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from imgsyn import public_images
 from machine import append
 from releases import DATA, DELTA, REPOSITORY, Line, load
 from veilset.core.files import sha256_of
-from veilset.core.records import Records
+from veilset.core.records import Images, Labels, Records
 from veilset.data.archives.reading import Reading
 from veilset.data.images import ImageSet
 from veilset.data.opening import open_images
@@ -40,6 +40,7 @@ from veilset.pipeline.job import Job, draw_plan
 from veilset.pipeline.run import run
 from veilset.privacy.vault import Vault
 from veilset.release.format import Release
+from veilset.training.classifier import SoftLabels
 from versions import versions_of
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "archives.jsonl"
@@ -79,19 +80,27 @@ def findings(cell: Cell) -> Line:
     private, test = (_faces(side, tuple(card["attribute_names"])) for side in ("train", "test"))
     classes, seed = len(TEN), cell["seed"]
     if cell["epsilon"] is None:
-        result = evaluate_utility(private.images, private.labels, None, classes, test, seeds=1, first_seed=seed)
-        return {"student": _areas(result.to_json()), "train_images": len(private)}
+        return {**_students(private.images, private.labels, None, test, seed), "train_images": len(private)}
     release, cost = _made(Vault(private), cell, public="tinyimagenet_64", private=private, samples=6000)
     teacher = score(release.model("teacher"), test, classes)
-    result = evaluate_utility(
-        release.images, release.labels, release.soft_labels, classes, test, seeds=1, first_seed=seed
-    )
     return {
         "data": "celeba_64, ten attributes",
         "teacher": {name: round(found.value, 4) for name, found in teacher.values.items()},
-        "student": _areas(result.to_json()),
+        **_students(release.images, release.labels, release.soft_labels, test, seed),
         **cost,
     }
+
+
+def _students(images: Images, labels: Labels, soft_labels: SoftLabels | None, test: ImageSet, seed: int) -> Line:
+    """A network from scratch, and a pretrained one that is fine-tuned."""
+    named = {"student": "convnet", "tuned": "lite0-tuned"}
+    found = {
+        place: evaluate_utility(
+            images, labels, soft_labels, len(TEN), test, student=student, seeds=1, first_seed=seed
+        ).to_json()
+        for place, student in named.items()
+    }
+    return {place: _areas(result) for place, result in found.items()}
 
 
 def _faces(side: str, names: tuple[str, ...]) -> ImageSet:
