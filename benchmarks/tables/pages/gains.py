@@ -46,10 +46,7 @@ def _rare(epsilon: float, share: float, words: str) -> list[str | Cell]:
 def _findings(epsilon: float) -> list[str | Cell]:
     private, real = {"what": "findings", "epsilon": epsilon}, {"what": "findings", "epsilon": None}
     asked = ((private, "teacher"), (private, "student"), (private, "tuned"), (real, "student"), (real, "tuned"))
-    cells = [
-        Cell(results=ARCHIVES, where=where, value=f"{who}.auc", times=100, show="mean", by=NO_SEED)
-        for where, who in asked
-    ]
+    cells = [Cell(results=ARCHIVES, where=where, value=f"{who}.auc", times=100, show="mean") for where, who in asked]
     return [f"{epsilon:g}", *cells]
 
 
