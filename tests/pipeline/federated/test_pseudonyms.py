@@ -50,7 +50,27 @@ def test_each_patient_stays_at_one_site() -> None:
     alone = {f"patient {number}" for number in range(20)}
     assert alone <= kept("east", shares["east"])
     assert len({word.number for word in shares.values()}) == 1
-    assert all(25 > len(word.leave_out) > 0 for word in shares.values())
+    assert all(25 > len(HELD[site]) - len(word.keep) > 0 for site, word in shares.items())
+
+
+def test_a_patient_who_came_after_the_lists_were_made_takes_part_nowhere() -> None:
+    shares, plain = told(), images(2, 7)
+    new = ImageSet(plain.images, plain.labels, CLASSES, np.array(["patient 99"] * 2))
+    for site, word in shares.items():
+        old = patients_of(site)
+        assert old.groups is not None
+        assert new.groups is not None
+        grown = ImageSet(
+            np.concatenate([old.images, new.images]),
+            np.concatenate([old.labels, new.labels]),
+            CLASSES,
+            np.concatenate([np.asarray(old.groups), np.asarray(new.groups)]),
+        )
+        groups = kept_at(grown, word).groups
+        assert groups is not None
+        assert set(groups.tolist()) == kept(site, word)
+        with pytest.raises(InputError, match="came after"):
+            kept_at(new, word)
 
 
 def test_a_patient_who_leaves_moves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +152,7 @@ def test_the_commands_leave_out_whom_the_office_named(shared: Path) -> None:
         assert told_here is not None
         request = read_request(Path(site) / REQUEST)
         assert request.share_out == told_here.number
-        assert request.units == len(HELD[site]) - len(told_here.leave_out)
+        assert request.units == len(told_here.keep) < len(HELD[site])
         declared += request.units
     assert declared == 60
     for secret in ("shared.key", "east.list", "office/east.json", "east/share_out.json"):

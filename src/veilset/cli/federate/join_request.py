@@ -30,7 +30,7 @@ def join_request(
     ] = None,
     shared_out: Annotated[
         Path | None,
-        typer.Option("--share-out", help="What the office said: whom to leave out. Needs --pseudonym-key."),
+        typer.Option("--share-out", help="What the office said: whom to keep. Needs --pseudonym-key."),
     ] = None,
     pseudonym_key: Annotated[
         Path | None, typer.Option("--pseudonym-key", help="The key of the pseudonyms, for --share-out.")

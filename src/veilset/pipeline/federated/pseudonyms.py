@@ -2,9 +2,10 @@
 
 Sites agree on a key and name their patients by HMAC under it. An office without the key (none of the sites, and not the
 server's keeper) sees all lists, draws for each patient one of the sites that hold it, and tells every site which of its
-own patients to leave out. So the office learns how many patients sites have in common and no name; a site learns of its
-own patients which ones another site keeps. Neither has noise and both stay inside: what is published is the number of
-the share-out, drawn at random, and what every site declares anyway.
+own patients to keep. Whoever is on no list, as a patient who came later, takes part nowhere. So the office learns how
+many patients sites have in common and no name; a site learns of its own patients which ones another site keeps. Neither
+has noise and both stay inside: what is published is the number of the share-out, drawn at random, and what every site
+declares anyway.
 
 Privacy: the unit is a patient with all records at all sites. Who keeps a patient depends on that patient's own holders
 and on the random number, so taking one patient away everywhere moves no other, and touches the data of one site alone:
@@ -57,11 +58,11 @@ class Pseudonyms:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareOut:
-    """What one site is told: the share-out's random number, and whom to leave out. At home, with the key, too."""
+    """What one site is told: the share-out's random number, and whom to keep. At home, with the key, too."""
 
     site: str
     number: str
-    leave_out: tuple[str, ...]
+    keep: tuple[str, ...]
     key: str = ""
 
     def save(self, path: Path) -> None:
@@ -75,7 +76,7 @@ class ShareOut:
         found = cls(
             site=str(said.get("site")),
             number=str(said.get("number")),
-            leave_out=_hashes_in(said.get("leave_out"), path),
+            keep=_hashes_in(said.get("keep"), path),
             key=str(said.get("key", "")),
         )
         require_number(found.number)
@@ -129,20 +130,18 @@ def share_out(sites: Sequence[Pseudonyms]) -> list[ShareOut]:
             holders.setdefault(name, []).append(site.site)
     keeper = {name: min(held, key=lambda site: _draw(number, site, name)) for name, held in holders.items()}
     return [
-        ShareOut(
-            site=site.site, number=number, leave_out=tuple(name for name in site.names if keeper[name] != site.site)
-        )
+        ShareOut(site=site.site, number=number, keep=tuple(name for name in site.names if keeper[name] == site.site))
         for site in sites
     ]
 
 
 def kept_at(records: Records, told: ShareOut) -> Part:
     """The records of the patients that stay at this site."""
-    outside = set(told.leave_out)
+    inside = set(told.keep)
     named = _named(records, key_from(told.key, SHARE_OUT))
-    rows = np.flatnonzero([name not in outside for name in named])
+    rows = np.flatnonzero([name in inside for name in named])
     if len(rows) == 0:
-        raise InputError("Every patient of this site is kept at another one. It has nothing to take part with.")
+        raise InputError("Every patient of this site is kept at another one, or came after the lists were made.")
     return Part(records, rows)
 
 
