@@ -43,6 +43,16 @@ def _rare(epsilon: float, share: float, words: str) -> list[str | Cell]:
     return [f"{epsilon:g}", words, *cells]
 
 
+def _size(method: str) -> list[str | Cell]:
+    where = {"what": "sizes", "method": method}
+    asked = (("cpu_seconds", 1.0, 0), ("peak_mb", 1.0, 0), ("student.balanced_accuracy", 100.0, 1))
+    cells = [
+        Cell(results=ARCHIVES, where=where, value=name, times=times, digits=digits, show="mean")
+        for name, times, digits in asked
+    ]
+    return [f"[`{method}`](../methods/{method}.md)", *cells]
+
+
 def _findings(epsilon: float) -> list[str | Cell]:
     private, real = {"what": "findings", "epsilon": epsilon}, {"what": "findings", "epsilon": None}
     asked = ((private, "teacher"), (private, "student"), (private, "tuned"), (real, "student"), (real, "tuned"))
@@ -73,6 +83,10 @@ TABLES = {
             for epsilon in (1.0, 10.0)
             for share, words in ((0.0, "not paid for"), (0.02, "paid for with a fiftieth"))
         ],
+    ),
+    "archives-sizes": Table(
+        heads=("method", "processor seconds", "peak memory, MB", "`convnet` of it, balanced accuracy, %"),
+        rows=[_size(method) for method in ("imgsyn", "latent", "dfd", "dpaf", "sanitized_gan", "pldk")],
     ),
     "archives-findings": Table(
         heads=(
