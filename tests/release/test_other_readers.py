@@ -1,5 +1,6 @@
 """A fresh release, read by the tools of other people: Hugging Face datasets, webdataset, mlcroissant, ImageFolder."""
 
+import io
 import json
 import os
 import shutil
@@ -8,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from veilset.core.errors import InputError
 from veilset.core.files import sha256_of
-from veilset.release import export, table
+from veilset.release import export, shards, table
 from veilset.release.about import About
 from veilset.release.export import export_release
 from veilset.release.format import describe_shards, load_release, seal_directory
@@ -139,6 +141,30 @@ def test_a_table_that_is_not_the_pack_does_not_verify(make, forge, what):
     forge(path, lambda content: None)
     (problem,) = verify_release(path).problems
     assert problem.startswith("train.parquet")
+
+
+@pytest.mark.parametrize("how", ["orientation", "transparency", "a word", "more behind"])
+def test_a_picture_that_other_readers_show_otherwise_does_not_verify(make, forge, monkeypatch, how):
+    """`datasets` turns a picture by its note on orientation; the pixels in the file are those of the pack."""
+    path = make.saved()
+    release = load_release(path)
+    exif, words = Image.Exif(), PngInfo()
+    exif[0x0112] = 3
+    words.add_text("Author", "somebody")
+    noted = {"orientation": {"exif": exif}, "transparency": {"transparency": 7}, "a word": {"pnginfo": words}}
+
+    def with_notes(images):
+        for image in images:
+            content = io.BytesIO()
+            Image.fromarray(image[..., 0]).save(content, "PNG", **noted.get(how, {}))
+            yield content.getvalue() + (b"behind" if how == "more behind" else b"")
+
+    monkeypatch.setattr(shards, "pngs", with_notes)
+    names = release.certificate.facts.class_names
+    write_shard(path / "train.parquet", [release.pack], names, first=0, form="parquet")
+    forge(path, lambda content: None)
+    (problem,) = verify_release(path).problems
+    assert "more than pixels" in problem
 
 
 def test_a_release_without_a_table_verifies_and_its_card_says_how_to_get_one(make, monkeypatch):

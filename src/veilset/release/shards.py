@@ -240,9 +240,14 @@ def _picture_limit(shape: Sequence[int]) -> int:
 
 
 def decoded(png: bytes, shape: Sequence[int]) -> Images:
-    """The pixels of a PNG file that has the expected size; nothing larger is decoded."""
+    """The pixels of a PNG file that has the expected size; nothing larger is decoded.
+
+    It may hold pixels alone: a note on orientation, gamma or transparency shows another picture in other readers.
+    """
     from PIL import Image
 
+    if not _PIXELS_ALONE.issuperset(_chunks(png)):
+        raise ValueError("a PNG holds more than pixels")
     height, width, channels = shape
     with Image.open(io.BytesIO(png), formats=["PNG"]) as picture:
         if picture.size != (width, height) or len(picture.getbands()) != channels or picture.mode not in _MODES:
@@ -251,4 +256,18 @@ def decoded(png: bytes, shape: Sequence[int]) -> Images:
     return pixels.reshape(tuple(shape))
 
 
+def _chunks(png: bytes) -> Iterator[bytes]:
+    """The names of a PNG's parts; what follows its end is a part as well."""
+    place = 8
+    while place + 8 <= len(png):
+        name = png[place + 4 : place + 8]
+        yield name
+        place += 12 + int.from_bytes(png[place : place + 4], "big")
+        if name == b"IEND":
+            break
+    if place != len(png):
+        yield png[place:]
+
+
 _MODES = ("L", "LA", "RGB", "RGBA")
+_PIXELS_ALONE = {b"IHDR", b"IDAT", b"IEND"}
