@@ -1,5 +1,8 @@
 """Runs for each record, counted for people with several images: never below the exact price."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from veilset.core.errors import InputError
@@ -45,3 +48,15 @@ def test_full_shards_stay_parallel_and_sampled_ones_add_up() -> None:
     )
     sampled = [Event(label="x", noise_multiplier=4.0, sampling_rate=0.5, partition="p", shard=k) for k in range(2)]
     assert {event.partition for event in for_groups(sampled, 2)} == {None}
+
+
+def test_rounds_of_correlated_noise_count_in_full_for_a_person() -> None:
+    """Two images of a person take part in steps side by side, whose noise is shared: no gain of sampling is left."""
+    event = Event(label="teacher", noise_multiplier=8.0, sampling_rate=0.05, count=25, bands=16)
+    (counted,) = for_groups([event], 2)
+    assert (counted.noise_multiplier, counted.sampling_rate, counted.count, counted.bands) == (4.0, 1.0, 25, 1)
+    total = Event(label="one sum", noise_multiplier=8.0 / (2 * math.sqrt(25)))
+    assert epsilon_of([counted], DELTA) == pytest.approx(epsilon_of([total], DELTA), rel=1e-3)
+    as_if_apart = replace(event, noise_multiplier=4.0, sampling_rate=1 - 0.95**2, bands=1)
+    assert epsilon_of([counted], DELTA) > epsilon_of([as_if_apart], DELTA)
+    assert for_groups([event], 1) == [event]

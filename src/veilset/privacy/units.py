@@ -14,6 +14,12 @@ easier to tell from no shift when its shifts grow in one direction (Ganesh 2024,
 DP-SGD with sampling via mixture of Gaussians mechanisms", who prices the tight mixture with binomial shifts). So the
 event is dominated by one Gaussian of multiplier s/m, sampled at 1-(1-q)^m. Sampled shards are composed one after
 another: that several of them meet one person is then covered without an argument.
+
+Correlated noise (bands > 1): what one record adds in its rounds is orthogonal, because its steps are so many bands
+apart, and has length 1 in each. A person's images have steps of their own, which may lie side by side, so rounds do not
+compose one after another for a person. But whatever the coins say, what m images add in all n rounds is no longer than
+m sqrt(n), and by joint convexity no mixture of such shifts is easier to tell than the longest (adaptive steps
+included: Denisov et al. 2022). So the event counts as n Gaussians of multiplier s/m without the gain of sampling.
 """
 
 import math
@@ -51,6 +57,9 @@ def for_groups(events: Sequence[Event], images_per_group: int) -> list[Event]:
 
 
 def _for_group(event: Event, images: int, *, keeps_shard: bool) -> Event:
-    rate = 1.0 if event.sampling_rate == 1 else -math.expm1(images * math.log1p(-event.sampling_rate))
-    changed = replace(event, noise_multiplier=event.noise_multiplier / images, sampling_rate=min(1.0, rate))
+    if images == 1:
+        return event
+    certain = event.sampling_rate == 1 or event.bands > 1
+    rate = 1.0 if certain else -math.expm1(images * math.log1p(-event.sampling_rate))
+    changed = replace(event, noise_multiplier=event.noise_multiplier / images, sampling_rate=min(1.0, rate), bands=1)
     return changed if keeps_shard else replace(changed, partition=None, shard=None)
