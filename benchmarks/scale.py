@@ -13,6 +13,7 @@ draws the newest line of each size into docs/images/scale.svg.
 import argparse
 import hashlib
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -24,10 +25,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from machine import append
 from veilset.core.files import sha256_of
+from veilset.core.records import Digests, Images, Labels, Rows
+from veilset.core.sealed_rows import SealedRows
 from veilset.data.images import ImageSet
 from veilset.pipeline.job import Job
 from veilset.pipeline.run import publish_for_sampling
@@ -46,7 +48,7 @@ SIDE, CLASSES = 64, 10
 
 
 class MadeWhenRead:
-    """Images that are a function of their row number. Only labels and digests are held, as a reader holds them."""
+    """Images that are a function of their row number. Labels and digests are held as a reader of files holds them."""
 
     shape = (SIDE, SIDE, 1)
     groups = None
@@ -55,22 +57,43 @@ class MadeWhenRead:
 
     def __init__(self, count: int) -> None:
         self.rows_read = 0
-        self.labels = np.arange(count, dtype=np.int64) % CLASSES
-        self._digests = np.empty((count, 32), np.uint8)
+        self._labels = (np.arange(count) % CLASSES).astype(np.uint8)
+        self._digests, self._sources = SealedRows(), SealedRows()
         for row in range(count):
-            self._digests[row] = np.frombuffer(hashlib.sha256(row.to_bytes(8, "big")).digest(), np.uint8)
+            self._digests.append(hashlib.sha256(row.to_bytes(8, "big")).digest())
+            self._sources.append(hashlib.sha256(row.to_bytes(8, "little")).digest())
 
-    def read(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Pixels by a multiplicative hash of row and place."""
+    @property
+    def labels(self) -> Labels:
+        """All labels."""
+        return self._labels.astype(np.int64)
+
+    def labels_at(self, rows: Rows) -> Labels:
+        """The labels of these rows."""
+        return self._labels[rows].astype(np.int64)
+
+    def read(self, rows: Rows) -> Images:
+        """Pixels by a multiplicative hash of row and place, made for a few images at a time to save memory."""
         self.rows_read += len(rows)
+        images = np.empty((len(rows), SIDE * SIDE), np.uint8)
         seeds = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         places = np.arange(SIDE * SIDE, dtype=np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
-        words = (seeds[:, None] ^ places) * np.uint64(0x94D049BB133111EB)
-        return (words >> np.uint64(56)).astype(np.uint8).reshape(-1, SIDE, SIDE, 1)
+        for start in range(0, len(rows), 16):
+            words = (seeds[start : start + 16, None] ^ places) * np.uint64(0x94D049BB133111EB)
+            images[start : start + 16] = words >> np.uint64(56)
+        return images.reshape(-1, SIDE, SIDE, 1)
 
-    def digests(self) -> NDArray[np.uint8]:
+    def digests(self) -> Digests:
         """The ids of the records."""
-        return self._digests
+        return self.digests_at(np.arange(len(self._labels)))
+
+    def digests_at(self, rows: Rows) -> Digests:
+        """The ids of these records."""
+        return self._digests.at(rows)
+
+    def source_digests_at(self, rows: Rows) -> Digests:
+        """What these images are in the source."""
+        return self._sources.at(rows)
 
 
 def pooled(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
@@ -89,13 +112,14 @@ def private_side(records: int) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
+        os.environ["VEILSET_STATE"] = str(place / "state")  # the account is found by the images, as in a run
         begun = time.perf_counter()
         source = MadeWhenRead(records)
         vault = Vault(source)
         sums, edge = Event(label="class sums", noise_multiplier=4.0), Event(label="edge", noise_multiplier=4.0)
         plan = Plan(budget=Budget(10.0, 1e-8), events=(sums, edge))
         header: dict[str, Any] = {"method": "scale", "plan": [event.to_json() for event in plan.events]}
-        with opened(vault, plan, header, workspace=place / "run", account=Account(place / "account.sqlite")) as opening:
+        with opened(vault, plan, header, workspace=place / "run") as opening:
             ready = time.perf_counter()
             opening.session.gaussian_sum(pooled, sums, clip_norm=1.0, by_class=True)
             opening.session.quantile(brightness, 0.5, np.linspace(0, 0.125, 33).tolist(), edge)

@@ -29,7 +29,8 @@ from veilset.privacy.events import Event
 from veilset.privacy.noise import Claim, NoiseSource, Owners
 from veilset.privacy.rows import alone, below, squared_lengths
 from veilset.privacy.session import Session
-from veilset.privacy.vault import MOST_IMAGES_PER_GROUP, PublicFacts, UnitRows, Vault, contents_of
+from veilset.privacy.unit_rows import MOST_IMAGES_PER_GROUP, UnitRows
+from veilset.privacy.vault import PublicFacts, Vault, contents_of
 
 OpenSession = Callable[..., Session]
 

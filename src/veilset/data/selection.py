@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from veilset.core.errors import InputError
 from veilset.core.randomness import derive_seed
-from veilset.core.records import Groups, Labels, Records, Rows
+from veilset.core.records import Groups, Labels, Records, Rows, digests_by_row, one_by_one
 from veilset.data.classes import refuse_empty_classes
 
 
@@ -47,7 +47,7 @@ def part_of_each(records: Records, parts: int, key: bytes) -> NDArray[np.int64]:
     """(N,) the part 0..parts-1 of each record; a group stays whole. Parts are about equal in units, not exactly."""
     if parts < 1:
         raise InputError(f"Expected at least 1 part, got {parts}.")
-    hashes = _hashes(_names(records.groups, lambda: map(bytes, records.digests())), key)
+    hashes = _hashes(_names_of(records), key)
     return (hashes % np.uint64(parts)).astype(np.int64)
 
 
@@ -56,7 +56,7 @@ def kept(records: Records, share: float, key: bytes) -> Rows:
 
     The rest, for training beside a validation part, is `np.setdiff1d(np.arange(len(records)), kept(...))`.
     """
-    return _below(_names(records.groups, lambda: map(bytes, records.digests())), share, key)
+    return _below(_names_of(records), share, key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +97,17 @@ class Limit:
         return rows
 
 
+def _names_of(records: Records) -> Iterable[bytes]:
+    return _names(records.groups, lambda: one_by_one(digests_by_row(records), len(records.labels)))
+
+
 def _names(groups: Groups | None, own_names: Callable[[], Iterable[bytes]]) -> Iterable[bytes]:
     return own_names() if groups is None else (str(group).encode() for group in groups)
 
 
 def _hashes(names: Iterable[bytes], key: bytes) -> NDArray[np.uint64]:
-    joined = b"".join(hashlib.blake2b(name, key=key, digest_size=8).digest() for name in names)
-    return np.frombuffer(joined, ">u8").astype(np.uint64)
+    hashes = (hashlib.blake2b(name, key=key, digest_size=8).digest() for name in names)
+    return np.fromiter((int.from_bytes(own, "big") for own in hashes), np.uint64)
 
 
 def _below(names: Iterable[bytes], share: float, key: bytes) -> Rows:

@@ -1,4 +1,4 @@
-"""`StreamedImages`: records whose pixels stay on disk. Only labels, groups and digests are held in memory.
+"""`StreamedImages`: records whose pixels stay on disk. Only labels and groups are held in memory.
 
 Opening decodes every image once, in a few threads and with constant memory, so that a damaged file is found before
 a budget is spent and not in the middle of a run. Each later read is checked against the digest of that first pass.
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
-from veilset.core.records import Groups, Images, Labels, Rows
+from veilset.core.records import Digests, Groups, Images, Labels, Rows
+from veilset.core.sealed_rows import WIDTH, SealedRows
 from veilset.data.classes import refuse_empty_classes
 from veilset.data.decoding import Form, UndecodableError, decode_plain, in_form
 from veilset.data.pixels import digest, source_digest
@@ -26,6 +27,7 @@ from veilset.data.tally import Tally
 _NAMED = 5  # how many bad files an error names
 _CHUNK = 1024  # rows handed to the threads at once
 _HUGE_PIXELS = 4 * 10**6  # decoded once, at opening
+_NONE = bytes(WIDTH)  # in place of the digest of what cannot be read
 _KEPT_BYTES = 2**30  # of what they were made small to; beyond it they are decoded again
 
 
@@ -74,16 +76,18 @@ class StreamedImages:
         self._form = form
         self._class_names = class_names
         opened = _open(files, labels, form, progress, self.tally, skip_bad=skip_bad)
-        self._rows = opened.rows  # of `files`, for each record
-        self._labels = labels[opened.rows]
-        self._groups = None if groups is None else groups[opened.rows]
+        self._rows = opened.rows  # of `files`, for each record; None where all can be read
+        if opened.rows is not None:
+            labels = labels[opened.rows]
+            groups = None if groups is None else groups[opened.rows]
+            refuse_empty_classes(labels, class_names)
+        kinds = np.min_scalar_type(int(labels.min())), np.min_scalar_type(int(labels.max()))
+        self._labels = labels.astype(np.result_type(*kinds))  # a byte each, of up to 256 classes
+        self._groups = None if groups is None else groups.copy()
         self._shape, self._digests, self._sources = opened.shape, opened.digests, opened.sources
         self._kept = opened.kept
-        if len(opened.rows) < len(labels):
-            refuse_empty_classes(self._labels, class_names)
-        for array in (self._labels, self._groups, self._digests, self._sources):
-            if array is not None:
-                array.flags.writeable = False
+        if self._groups is not None:
+            self._groups.flags.writeable = False
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -101,8 +105,14 @@ class StreamedImages:
 
     @property
     def labels(self) -> Labels:
-        """The class of each image, 0..K-1, or its findings, (N, F) of 0 and 1."""
-        return self._labels
+        """The class of each image, 0..K-1, or its findings, (N, F) of 0 and 1; a copy each time."""
+        labels = self._labels.astype(np.int64)
+        labels.flags.writeable = False
+        return labels
+
+    def labels_at(self, rows: Rows) -> Labels:
+        """The labels of these rows."""
+        return self._labels[rows].astype(np.int64)
 
     @property
     def groups(self) -> Groups | None:
@@ -114,21 +124,32 @@ class StreamedImages:
         """One name for each class."""
         return self._class_names
 
-    def digests(self) -> NDArray[np.uint8]:
+    def digests(self) -> Digests:
         """(N, 32) SHA-256 of each record's shape, pixels (as `read` gives them) and label."""
-        return self._digests
+        return self.digests_at(np.arange(len(self)))
 
-    def source_digests(self) -> NDArray[np.uint8]:
+    def digests_at(self, rows: Rows) -> Digests:
+        """The digests of these rows."""
+        return self._digests.at(self._in_files(rows))
+
+    def source_digests(self) -> Digests:
         """(N, 32) SHA-256 of each image as its file holds it: before any change of size or colours."""
-        return self._sources
+        return self.source_digests_at(np.arange(len(self)))
+
+    def source_digests_at(self, rows: Rows) -> Digests:
+        """The source digests of these rows."""
+        return self._sources.at(self._in_files(rows))
+
+    def _in_files(self, rows: Rows) -> Rows:
+        return rows if self._rows is None else self._rows[rows]
 
     def read(self, rows: Rows) -> Images:
         """Decode the images of these rows. A file that changed since opening is refused."""
         rows = as_rows(rows, len(self))
         images = np.empty((len(rows), *self._shape), np.uint8)
-        for place in np.argsort(rows, kind="stable"):  # in file order, so that a parquet row group is read once
-            row = int(rows[place])
-            at = int(self._rows[row])
+        order = np.argsort(rows, kind="stable")  # in file order, so that a parquet row group is read once
+        places, digests = self._in_files(rows[order]).tolist(), self.digests_at(rows[order])
+        for place, at, label, known in zip(order, places, self._labels[rows[order]], digests, strict=True):
             if at in self._kept:
                 images[place] = self._kept[at]
                 continue
@@ -136,7 +157,7 @@ class StreamedImages:
                 image = in_form(self._files.picture(at).pixels, self._form)
             except (OSError, UndecodableError) as error:
                 raise InputError(f"{self._files.name(at)} could be read at opening but not now: {error}.") from error
-            if digest(image, self._labels[row]) != self._digests[row].tobytes():
+            if digest(image, label) != known.tobytes():
                 raise InputError(f"{self._files.name(at)} changed since it was opened. Open the source again.")
             images[place] = image
         return images
@@ -155,27 +176,27 @@ class _Finding:
 
 @dataclass(frozen=True)
 class _Opened:
-    rows: Rows
+    rows: Rows | None
     shape: tuple[int, int, int]
-    digests: NDArray[np.uint8]
-    sources: NDArray[np.uint8]
+    digests: SealedRows  # of every row of the files, also of those that cannot be read
+    sources: SealedRows
     kept: dict[int, Images]  # what huge images were made small to, by row of the files
 
 
 def _open(files: Pictures, labels: Labels, form: Form, progress: Progress, tally: Tally, *, skip_bad: bool) -> _Opened:
     """The rows that can be read, with their shape and digests."""
-    digests, sources = np.empty((len(labels), 32), np.uint8), np.empty((len(labels), 32), np.uint8)
+    digests, sources = SealedRows(), SealedRows()
     is_good = np.zeros(len(labels), np.bool_)
     shapes: dict[tuple[int, int, int], int] = {}  # shape -> first row that has it
     kept: dict[int, Images] = {}
     problems: dict[str, str] = {}  # of each bad file
     for row, finding in enumerate(_findings(files, labels, form, progress)):
+        digests.append(finding.digest)
+        sources.append(finding.source)
         if finding.shape is None:
             problems.setdefault(files.name(row), finding.problem)
             continue
         is_good[row] = True
-        digests[row] = np.frombuffer(finding.digest, np.uint8)
-        sources[row] = np.frombuffer(finding.source, np.uint8)
         shapes.setdefault(finding.shape, row)
         if finding.kept is not None and len(kept) * finding.kept.nbytes < _KEPT_BYTES:
             kept[row] = finding.kept
@@ -189,8 +210,7 @@ def _open(files: Pictures, labels: Labels, form: Form, progress: Progress, tally
     if not is_good.any():
         raise InputError(f"None of {len(labels)} images can be read.")
     _refuse_mixed(files, shapes)
-    rows = np.flatnonzero(is_good)
-    return _Opened(rows, next(iter(shapes)), digests[rows], sources[rows], kept)
+    return _Opened(None if is_good.all() else np.flatnonzero(is_good), next(iter(shapes)), digests, sources, kept)
 
 
 def _refuse_bad(problems: dict[str, str], images: int, tally: Tally, *, skip_bad: bool) -> None:
@@ -210,9 +230,9 @@ def _findings(files: Pictures, labels: Labels, form: Form, progress: Progress) -
         try:
             picture = files.picture(row)
         except OSError as error:
-            return _Finding(None, b"", b"", f"unreadable: {error.strerror or error}")
+            return _Finding(None, _NONE, _NONE, f"unreadable: {error.strerror or error}")
         except UndecodableError as error:
-            return _Finding(None, b"", b"", str(error))
+            return _Finding(None, _NONE, _NONE, str(error))
         plain = picture.pixels
         image = in_form(plain, form)
         height, width, channels = image.shape

@@ -97,7 +97,11 @@ class NoiseSource:
         """
         if rate >= 1.0:
             return np.ones(count, dtype=np.bool_)
-        return self.bits(count) < np.uint64(math.floor(rate * 2.0**64))
+        coins, most = np.empty(count, np.bool_), np.uint64(math.floor(rate * 2.0**64))
+        for start in range(0, count, _CHUNK):  # eight bytes for each, and there may be millions
+            part = coins[start : start + _CHUNK]
+            np.less(self.bits(len(part)), most, out=part)
+        return coins
 
     def choices(self, sizes: NDArray[np.int64], owners: "Owners | None" = None) -> NDArray[np.int64]:  # noqa: ARG002
         """For each size one number in 0..size-1, uniformly to within size * 2^-32."""

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from veilset.core.records import Rows
 from veilset.privacy.noise import NoiseSource, Owners
-from veilset.privacy.vault import UnitRows
-
-Units = NDArray[np.int64]
+from veilset.privacy.unit_rows import UnitRows, Units
 
 
 def owners_of(rows: UnitRows, units: Units) -> Owners:
@@ -32,8 +30,7 @@ def poisson_sample(rows: UnitRows, units: Units, sampling_rate: float, noise: No
 def poisson_rows(rows: UnitRows, units: Units, sampling_rate: float, noise: NoiseSource) -> tuple[Units, Rows]:
     """A Poisson sample of `units`, and one uniformly drawn row of each sampled unit."""
     sampled = poisson_sample(rows, units, sampling_rate, noise)
-    first, last = rows.starts[sampled], rows.starts[sampled + 1]
-    return sampled, rows.members[first + noise.choices(last - first, owners_of(rows, sampled))]
+    return sampled, rows.row_of_each(sampled, noise.choices(rows.sizes(sampled), owners_of(rows, sampled)))
 
 
 def shard_of_each(rows: UnitRows, shards: int, key: bytes) -> NDArray[np.int64]:
@@ -53,8 +50,6 @@ def rows_of_shards(rows: UnitRows, shards: int, key: bytes) -> list[Rows]:
 
     Privacy: as `shard_of_each`; the order within a shard depends on what that shard holds and on nothing else.
     """
-    ids, owner = list(rows.own_ids()), shard_of_each(rows, shards, key)
-    parts: list[list[Rows]] = [[] for _ in range(shards)]
-    for unit in sorted(range(len(ids)), key=ids.__getitem__):
-        parts[owner[unit]].append(rows.of(unit))
-    return [np.concatenate(part or [np.zeros(0, dtype=np.int64)]) for part in parts]
+    owner = shard_of_each(rows, shards, key)
+    parts = (np.flatnonzero(owner == shard) for shard in range(shards))
+    return [rows.of_all(part) for part in rows.in_own_order(parts)]

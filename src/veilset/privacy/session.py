@@ -9,7 +9,6 @@ import copy
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from veilset.core.errors import BudgetError, InputError, VeilsetError
@@ -24,8 +23,9 @@ from veilset.privacy.mechanisms.sums import Edges, noisy_sum, one_hot_rows
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.processes import RunLedger, rank_and_size, require_alike
 from veilset.privacy.rows import BATCH, PerImage
-from veilset.privacy.sampling import Units, shard_of_each
+from veilset.privacy.sampling import shard_of_each
 from veilset.privacy.spending import Spending, require_all_units
+from veilset.privacy.unit_rows import Units
 from veilset.privacy.vault import PublicFacts, Vault, contents_of
 
 __all__ = ["ClippedSum", "Critics", "Ensemble", "GradientSteps", "PerImage", "Session"]
@@ -102,7 +102,7 @@ class Session:
         spendings = self._spending.of_shards(partition, count, "shards")
         key = str(self._spending.ledger.header["run"]).encode() + b"/" + partition.encode()
         owner = shard_of_each(self._rows, count, key[:64])
-        return [self._shard(own, np.flatnonzero(owner == shard)) for shard, own in enumerate(spendings)]
+        return [self._shard(own, self._rows.units[owner == shard]) for shard, own in enumerate(spendings)]
 
     def gradient_steps(self, event: Event, *, clip_norm: float, features: PerImage | None = None) -> GradientSteps:
         """A DP-SGD run of `event.count` noisy sums over fresh Poisson samples; all of it is spent at once.

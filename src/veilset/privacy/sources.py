@@ -171,8 +171,10 @@ def likeness_of(sketch: Hashes, hashes: Hashes, *, same_place: bool) -> Likeness
     A full sketch holds the smallest hashes of its source, so only those of the new records that are small enough to be
     in it can tell; they are a random sample of the new records.
     """
-    comparable = hashes[hashes <= sketch[-1]] if len(sketch) >= _SKETCH else hashes
-    shared = int(np.isin(comparable, sketch, assume_unique=True).sum())
+    comparable = hashes[: np.searchsorted(hashes, sketch[-1], side="right")] if len(sketch) >= _SKETCH else hashes
+    places = np.searchsorted(comparable, sketch)
+    inside = places < len(comparable)
+    shared = int((comparable[places[inside]] == sketch[inside]).sum())
     share = max(shared / max(1, len(comparable)), shared / max(1, len(sketch)))
     if share >= _SURELY or (same_place and (shared > 0 or not len(comparable))):
         return "same"
@@ -180,7 +182,7 @@ def likeness_of(sketch: Hashes, hashes: Hashes, *, same_place: bool) -> Likeness
 
 
 def _remember(database: sqlite3.Connection, path: Path, hashes: Hashes, origin: str | None) -> None:
-    grown = np.union1d(_sketch(database, str(path)), hashes)[:_SKETCH]
+    grown = np.union1d(_sketch(database, str(path)), hashes[:_SKETCH])[:_SKETCH]
     database.execute("INSERT OR REPLACE INTO account VALUES (?, ?)", (str(path), grown.astype("<u8").tobytes()))
     if origin is not None:
         database.execute("INSERT OR IGNORE INTO place VALUES (?, ?)", (origin, str(path)))

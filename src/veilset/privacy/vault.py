@@ -5,7 +5,7 @@ There is no indexing, no iteration, no length, no attribute that holds data. Row
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, NoReturn
 from weakref import WeakKeyDictionary, ref
@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
-from veilset.core.records import Groups, Images, Labels, Records, Rows
+from veilset.core.records import Groups, Images, Labels, Records, Rows, one_by_one, source_digests_by_row
 from veilset.core.registry import resolve
+from veilset.core.sealed_rows import SealedRows
 from veilset.privacy.compared import Compared
+from veilset.privacy.unit_rows import UnitRows
 
 Unit = Literal["record", "group"]
-
-# More images of one group are never read. An average hardly changes beyond them, and the time to read all would show.
-MOST_IMAGES_PER_GROUP = 256
 
 # The data layer lies above this one, so its functions are named and loaded on demand.
 _OPENER = "veilset.data.opening:open_images"
@@ -53,81 +52,6 @@ class PublicFacts:
         """The facts as JSON-ready data; `findings` is said where there are any."""
         plain = asdict(self) | {"shape": list(self.shape), "class_names": list(self.class_names)}
         return plain if self.findings else {name: value for name, value in plain.items() if name != "findings"}
-
-
-class UnitRows:
-    """The rows of each unit: a record is its own unit; a group holds all images of one patient."""
-
-    def __init__(self, records: Records, unit: Unit) -> None:
-        count = len(records.labels)
-        if unit == "record":
-            self.starts: NDArray[np.int64] = np.arange(count + 1)
-            self.members: NDArray[np.int64] = self.starts[:-1]  # the same numbers, held once: there may be millions
-            self._names: NDArray[Any] | None = None
-        else:
-            if records.groups is None:
-                raise InputError(
-                    "Expected groups for unit=group, found none. Pass --groups NAME, e.g. --groups patients."
-                )
-            self._names, inverse = np.unique(records.groups, return_inverse=True)
-            self.members, self.starts = _own_order(records.digests(), inverse)
-        self.records = records
-
-    @property
-    def count(self) -> int:
-        """The number of units."""
-        return len(self.starts) - 1
-
-    @property
-    def units(self) -> NDArray[np.int64]:
-        """The numbers of all units."""
-        return self.members if self._names is None else np.arange(self.count)
-
-    def of(self, unit: int) -> Rows:
-        """The row numbers of one unit."""
-        return self.members[self.starts[unit] : self.starts[unit + 1]]
-
-    def of_all(self, units: NDArray[np.int64]) -> Rows:
-        """The row numbers of these units, one unit after the other."""
-        return np.concatenate([np.zeros(0, dtype=np.int64), *(self.of(unit) for unit in units)])
-
-    def read(self, rows: Rows) -> tuple[Images, Labels]:
-        """Images and labels of these rows."""
-        return self.records.read(rows), self.records.labels[rows]
-
-    def read_units(self, units: NDArray[np.int64]) -> tuple[Images, Labels]:
-        """Images and labels of these units, one unit after the other."""
-        return self.read(self.of_all(units))
-
-    def order(self) -> bytes:
-        """A hash of all rows and units in their order: who shares units out by position must agree on it."""
-        hashed = hashlib.sha256(np.ascontiguousarray(self.records.digests()).data)
-        for numbers in (self.members, self.starts):
-            hashed.update(np.ascontiguousarray(numbers, "<i8").data)
-        return hashed.digest()
-
-    def own_id(self, unit: int) -> bytes:
-        """The stable id of one unit, as in `own_ids`."""
-        return bytes(self.records.digests()[unit]) if self._names is None else str(self._names[unit]).encode()
-
-    def own_ids(self) -> Iterator[bytes]:
-        """A stable id for each unit that depends on nothing but that unit.
-
-        As long as the digests, so that only equal records have equal ids, even where somebody chose the images.
-        """
-        if self._names is None:
-            return (bytes(digest) for digest in self.records.digests())
-        return (str(name).encode() for name in self._names)
-
-
-def _own_order(digests: NDArray[np.uint8], owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows by group, and where each group starts; within it in the order of their own digests, the first so many."""
-    words = np.ascontiguousarray(digests).view(">u8")
-    order = np.lexsort((*words.T[::-1], owners))
-    sizes = np.bincount(owners)
-    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    starts = np.concatenate([[0], np.cumsum(np.minimum(sizes, MOST_IMAGES_PER_GROUP))])
-    return order[place < MOST_IMAGES_PER_GROUP], starts
 
 
 # Rows live here and not on the object, so that vars(), repr(), copy and debuggers' views of a vault show none.
@@ -223,14 +147,12 @@ class Vault:
 
     def fingerprint(self) -> str:
         """A hash of all units, to know that a resumed run has the same data. It stays with the custodian."""
-        rows = _CONTENTS[self]
-        digests = rows.records.digests()
-        units = np.empty((rows.count, 32), np.uint8)
-        for unit in range(rows.count):  # one after the other: there may be millions
-            own = b"".join(sorted(map(bytes, digests[rows.of(unit)])))
-            units[unit] = np.frombuffer(hashlib.sha256(rows.own_id(unit) + own).digest(), np.uint8)
-        units.view("S32").sort(axis=0)
-        return hashlib.sha256(units.data).hexdigest()
+        units, hashed = SealedRows(), hashlib.sha256()
+        for content in _CONTENTS[self].contents():  # one after the other: there may be millions
+            units.append(hashlib.sha256(content).digest())
+        for block in units.in_order():
+            hashed.update(block.data)
+        return hashed.hexdigest()
 
     @property
     def origin(self) -> str | None:
@@ -242,17 +164,22 @@ class Vault:
 
         Privacy: depends on private records without noise. It stays with the custodian, and so does the key.
         """
-        return np.unique(_keyed(_source_digests(_CONTENTS[self].records), key))
+        hashes = _source_hashes(_CONTENTS[self], key)
+        hashes.sort()
+        is_new = np.ones(len(hashes), np.bool_)
+        np.not_equal(hashes[1:], hashes[:-1], out=is_new[1:])
+        return hashes[is_new]
 
     def group_hashes(self, key: bytes) -> NDArray[np.uint64]:
         """(N, 2): keyed hashes of each image as its source holds it, and of its group.
 
         Privacy: as `source_hashes`.
         """
-        records = _CONTENTS[self].records
-        names, inverse = np.unique(np.zeros(0) if records.groups is None else records.groups, return_inverse=True)
-        groups = _keyed([str(name).encode() for name in names], key)
-        return np.stack([_keyed(_source_digests(records), key), groups[inverse]], axis=1)
+        rows = _CONTENTS[self]
+        known = rows.records.groups
+        names, inverse = np.unique(np.zeros(0) if known is None else known, return_inverse=True)
+        groups = _keyed((str(name).encode() for name in names), len(names), key)
+        return np.stack([_source_hashes(rows, key), groups[inverse]], axis=1)
 
     def most_images_of_a_group(self) -> int | None:
         """How many images the largest group has, where groups are known. It stays with the custodian."""
@@ -272,17 +199,13 @@ class Vault:
         raise AttributeError(f"A vault has no {name!r}. Private rows leave it only through a session's mechanisms.")
 
 
-def _source_digests(records: Records) -> NDArray[np.uint8]:
-    """Of each image before any change of size or colours; records of one's own have one view."""
-    digests: NDArray[np.uint8] = getattr(records, "source_digests", records.digests)()
-    return digests
+def _source_hashes(rows: UnitRows, key: bytes) -> NDArray[np.uint64]:
+    return _keyed(one_by_one(source_digests_by_row(rows.records), rows.images), rows.images, key)
 
 
-def _keyed(contents: Collection[Any], key: bytes) -> NDArray[np.uint64]:
-    hashes = np.empty((len(contents), 8), np.uint8)
-    for row, content in enumerate(contents):  # one after the other: there may be millions
-        hashes[row] = np.frombuffer(hashlib.blake2b(bytes(content), key=key, digest_size=8).digest(), np.uint8)
-    return hashes.view("<u8").astype(np.uint64)[:, 0]
+def _keyed(contents: Iterable[bytes], count: int, key: bytes) -> NDArray[np.uint64]:
+    hashes = (hashlib.blake2b(content, key=key, digest_size=8).digest() for content in contents)
+    return np.fromiter((int.from_bytes(own, "little") for own in hashes), np.uint64, count)
 
 
 class Public:

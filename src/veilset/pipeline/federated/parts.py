@@ -5,10 +5,19 @@ chance, so a simulated site declares its share of the whole, which is public.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from veilset.core.errors import InputError
-from veilset.core.records import Groups, Images, Labels, Records, Rows
+from veilset.core.records import (
+    Digests,
+    Groups,
+    Images,
+    Labels,
+    Records,
+    Rows,
+    digests_by_row,
+    labels_at,
+    source_digests_by_row,
+)
 from veilset.data.selection import as_rows, key_of, part_of_each
 
 
@@ -49,14 +58,17 @@ class Part:
         """The images of these rows."""
         return self._records.read(self._chosen[as_rows(rows, len(self._chosen))])
 
-    def digests(self) -> NDArray[np.uint8]:
-        """(N, 32) SHA-256 of each record's own pixels and label."""
-        return self._records.digests()[self._chosen]
+    def labels_at(self, rows: Rows) -> Labels:
+        """The labels of these rows."""
+        return labels_at(self._records, self._chosen[rows])
 
-    def source_digests(self) -> NDArray[np.uint8]:
+    def digests(self) -> Digests:
+        """(N, 32) SHA-256 of each record's own pixels and label."""
+        return digests_by_row(self._records)(self._chosen)
+
+    def source_digests(self) -> Digests:
         """(N, 32) SHA-256 of each image as its source holds it, where the source says so."""
-        whole: NDArray[np.uint8] = getattr(self._records, "source_digests", self._records.digests)()
-        return whole[self._chosen]
+        return source_digests_by_row(self._records)(self._chosen)
 
 
 def part_of(records: Records, number: int, count: int) -> Part:

@@ -118,8 +118,12 @@ class _RandomRecords:
 
     def digests(self) -> NDArray[np.uint8]:
         """Hashes of the row numbers."""
-        joined = b"".join(hashlib.sha256(str(row).encode()).digest() for row in range(self._units))
-        return np.frombuffer(joined, np.uint8).reshape(self._units, 32)
+        return self.digests_at(np.arange(self._units))
+
+    def digests_at(self, rows: Rows) -> NDArray[np.uint8]:
+        """Those of these rows."""
+        joined = b"".join(hashlib.sha256(str(row).encode()).digest() for row in rows)
+        return np.frombuffer(joined, np.uint8).reshape(len(rows), 32)
 
 
 def _rounded_up(seconds: float) -> float:

@@ -27,7 +27,8 @@ from veilset.privacy.mechanisms.opened import Opened
 from veilset.privacy.noise import GRID_BITS, Claim
 from veilset.privacy.processes import release_to_all
 from veilset.privacy.rows import PerImage, alone
-from veilset.privacy.sampling import Units, owners_of, poisson_rows, shard_of_each
+from veilset.privacy.sampling import owners_of, poisson_rows, shard_of_each
+from veilset.privacy.unit_rows import Units
 
 ClippedSum = Callable[..., Sequence[torch.Tensor]]
 """uint8 images (b, H, W, C) or feature rows, and labels (b,) -> sums in which each counts at most the clip norm.
@@ -155,7 +156,7 @@ class GradientSteps:
         if self._cache is None:
             self._cache = self._compute(self._features)
         cached, places = self._cache
-        return cached[torch.from_numpy(places[rows])], torch.from_numpy(self._rows.records.labels[rows])
+        return cached[torch.from_numpy(places[rows])], torch.from_numpy(self._rows.labels(rows))
 
     @torch.no_grad()
     def _compute(self, features: PerImage) -> tuple[torch.Tensor, np.ndarray]:
@@ -163,7 +164,7 @@ class GradientSteps:
 
         They never leave this object but in a batch.
         """
-        total = len(self._rows.records.labels)
+        total = self._rows.images
         own = self._rows.of_all(self._own)
         places = np.full(total, -1)
         places[own] = np.arange(len(own))

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from veilset.core.progress import Progress
 from veilset.privacy.noise import NoiseSource
-from veilset.privacy.sampling import Units
 from veilset.privacy.spending import Spending
-from veilset.privacy.vault import PublicFacts, UnitRows
+from veilset.privacy.unit_rows import UnitRows, Units
+from veilset.privacy.vault import PublicFacts
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

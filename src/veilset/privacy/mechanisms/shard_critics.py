@@ -204,7 +204,7 @@ class Critics:
 
     def _read_shard(self, rows: Rows, width: int) -> tuple[Tensor, Tensor]:
         """Features and labels of one shard, in batches that hold nothing else."""
-        parts, labels = [torch.zeros(0, width)], torch.from_numpy(self._rows.records.labels[rows])
+        parts, labels = [torch.zeros(0, width)], torch.from_numpy(self._rows.labels(rows))
         for start in range(0, len(rows), _READ_AT_ONCE):
             images, classes = (torch.from_numpy(side) for side in self._rows.read(rows[start : start + _READ_AT_ONCE]))
             parts.append(rows_of(self._features, images, classes).float())

@@ -181,7 +181,7 @@ class Ensemble:
     @torch.no_grad()
     def _read_shard(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Features and labels of one shard, in batches that hold nothing else."""
-        parts, labels = [], torch.from_numpy(self._rows.records.labels[rows])
+        parts, labels = [], torch.from_numpy(self._rows.labels(rows))
         for start in range(0, len(rows), _READ_AT_ONCE):
             images, own = self._rows.read(rows[start : start + _READ_AT_ONCE])
             parts.append(rows_of(self._features, torch.from_numpy(images), torch.from_numpy(own)))

@@ -16,8 +16,8 @@ from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
 from veilset.privacy.noise import GridSum
 from veilset.privacy.rows import LARGEST_NUMBER, PerImage, alone, clipped
-from veilset.privacy.sampling import Units, poisson_sample
-from veilset.privacy.vault import UnitRows
+from veilset.privacy.sampling import poisson_sample
+from veilset.privacy.unit_rows import UnitRows, Units
 
 
 def noisy_sum(
@@ -95,7 +95,7 @@ def _unit_batches(rows: UnitRows, units: Units, batch: int) -> Iterator[tuple[Te
     start = 0
     while start < len(units):
         near = units[start : start + batch]  # no more can fit: a unit has an image at least
-        sizes = rows.starts[near + 1] - rows.starts[near]
+        sizes = rows.sizes(near)
         count = max(1, int(np.searchsorted(np.cumsum(sizes), batch, side="right")))
         members = np.repeat(np.arange(count), sizes[:count])
         images, labels = rows.read_units(near[:count])
