@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,17 @@ _numbers = itertools.count()
 def _state_of_the_test(_state_of_the_session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accounts of one test alone: others use the same records."""
     monkeypatch.setenv("VEILSET_STATE", str(_state_of_the_session / str(next(_numbers))))
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_the_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module that one test writes and imports is not there for the next, which may write its own of that name."""
+    before = set(sys.modules)
+    yield
+    place = str(tmp_path_factory.getbasetemp())
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(place):
+            del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)
