@@ -43,9 +43,14 @@ def _row(
 
 
 def _imgsyn(
-    private: str, publics: list[str], temperature: list[float | None], name: str = "", smaller: str | None = None
+    private: str,
+    publics: list[str],
+    temperature: list[float | None],
+    name: str = "",
+    smaller: str | None = None,
+    settings: dict[str, str] | None = None,
 ) -> list[str | Joined]:
-    where = {"private": private, "public": publics, "label_temperature": temperature}
+    where = {"private": private, "public": publics, "label_temperature": temperature, "settings": settings or {}}
     balanced = private.startswith("chest")
     value = f"students.convnet.{'balanced_accuracy' if balanced else 'accuracy'}"
     before = {**where, "samples": 12_000 if balanced else 60_000, "private": smaller or private}
@@ -107,7 +112,9 @@ TABLES = {
             _imgsyn("mnist", ["fashion_mnist"], [4.0]),
             _merf("mnist"),
             _imgsyn("fashion_mnist", [TINY], [4.0]),
-            _merf("fashion_mnist"),
+            _imgsyn(
+                "fashion_mnist", [TINY], [4.0], "Fashion-MNIST, images alike (`start=merf`)", settings={"start": "merf"}
+            ),
             _imgsyn("cifar10_15k", [TINY, "tinyimagenet_64"], [4.0, None], "CIFAR-10, 15,000 images"),
             _imgsyn("celeba_64", [TINY, "tinyimagenet_64"], TWO, "CelebA gender (`convnet`: 32 px)", "celeba_32"),
             _imgsyn("chest_xray_64", [TINY], TWO, "chest X-rays, per patient, balanced"),
