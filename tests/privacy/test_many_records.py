@@ -1,5 +1,6 @@
 """Millions of records: little is held for each of them, and all that is made of their digests is what it was."""
 
+import gc
 import hashlib
 import tracemalloc
 from collections.abc import Callable
@@ -145,13 +146,15 @@ def test_little_is_held_for_each_record(monkeypatch: pytest.MonkeyPatch) -> None
         tracemalloc.reset_peak()
         vault.fingerprint()
         vault.source_hashes(KEY)
+        gc.collect()  # rubbish of whatever ran before is not held
         rest, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert len(units) == count
         return rest, peak
 
     memory(1000)  # what is loaded once
-    small, large = memory(6_000), memory(16_000)
+    # Other threads may take memory while it is measured, and never give back what is not theirs: the least counts.
+    small, large = (np.min([memory(count) for _ in range(3)], axis=0) for count in (6_000, 16_000))
     assert large[0] - small[0] < 10_000 * 8  # a label, a number
     assert large[1] - small[1] < 10_000 * 24  # and what finding the account takes for a moment
 

@@ -114,10 +114,12 @@ def forms_of(kind: type[Method]) -> tuple[AuditForm, ...]:
     return (*kind.forms, *kind.also_tried)
 
 
-def preset_neighbours(name: str, preset: str, worlds: Neighbours) -> NeighbourSubject:
-    """The neighbour run of a method with one of its presets, in the smallest sizes."""
+def preset_neighbours(
+    name: str, preset: str, worlds: Neighbours, settings: Mapping[str, Any] | None = None
+) -> NeighbourSubject:
+    """The neighbour run of a method with one of its presets, in the smallest sizes and with these settings."""
     kind = METHODS.get(name)
-    return configured_neighbours(kind, preset, f"preset {preset}", kind.smallest, worlds)
+    return configured_neighbours(kind, preset, f"preset {preset}", {**kind.smallest, **(settings or {})}, worlds)
 
 
 def mechanism_neighbours(name: str) -> NeighbourSubject:

@@ -186,7 +186,7 @@ class Latent(Method):
             "draws": "gaussian",
         },
     }
-    smallest: ClassVar[Mapping[str, Any]] = {"generator_steps": 2, "inversion_steps": 2, "search_steps": 2}
+    smallest: ClassVar[Mapping[str, Any]] = {"generator_steps": 2, "inversion_steps": 2}
     forms = (
         AuditForm(form="moments of latents", settings=_AUDITED, runs=300),
         AuditForm(form="with a private clip norm", settings={**_AUDITED, "clip": "private"}, runs=300),
