@@ -26,8 +26,9 @@ VERSIONS: Mapping[str, int] = {
     "sharpened_generator": 1,
     "eigen_generator": 1,
     "stylegan2_generator": 1,
-    # Generator (a description of its own), latents, directions, components, draws. Version 1 knew w alone.
-    "latent_sampler": 2,
+    # Generator (a description of its own), latents, directions, components, draws. Version 1 knew w alone, and weights
+    # have `tails` from version 3 on.
+    "latent_sampler": 3,
 }
 """Every network that is published, and the newest version that this code writes and reads."""
 

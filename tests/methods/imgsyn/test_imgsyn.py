@@ -235,6 +235,15 @@ def test_photographs_stay_photographs_for_a_teacher_that_knows_them(
     assert found.public_scale == (2 if made[0] == "crops" else 1)
 
 
+@pytest.mark.parametrize(("start", "scale"), [("public", 2), ("merf", 1), ("drawn", 1)])
+def test_only_who_cuts_parts_out_of_public_images_gets_larger_ones(start: str, scale: int) -> None:
+    """merf takes its scales from public images of the private size, and refuses others after the budget is charged."""
+    facts = replace(FACTS, shape=(32, 32, 3))
+    for settings in ({}, {"variation": "crops"}):
+        method = Imgsyn.configure("default", {"features": "lite0", "start": start, **settings})
+        assert method.plan(facts, Budget(1.0, 1e-5)).public_scale == scale
+
+
 def test_changes_to_images_as_a_recipe(tmp_path: Path) -> None:
     """Each aligned image comes once, and certificate, card and student have what a copy would have been."""
     settings = {"aligned_share": "1", "copies": "4", "augmentation": "recipe"}

@@ -19,6 +19,7 @@ from veilset.methods.latent.moments import (
     svec,
     symmetric_root,
 )
+from veilset.methods.latent.tails import TailRows
 
 
 def normals(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -31,17 +32,23 @@ def normals(*shape: int, seed: int = 0) -> torch.Tensor:
     clip=st.floats(0.01, 100),
     weight=st.sampled_from([0.0, 0.1, 1.0]),
     scale=st.floats(0, 1e6),
+    bands=st.integers(0, 3),
     seed=st.integers(0, 999),
 )
-def test_no_row_is_longer_than_the_sensitivity(size: int, clip: float, weight: float, scale: float, seed: int) -> None:
-    rows = MomentRows(size=size, clip_norm=clip, count_weight=weight)
-    lengths = rows(scale * normals(20, size + 2, seed=seed)).norm(dim=1)
+def test_no_row_is_longer_than_the_sensitivity(
+    size: int, clip: float, weight: float, scale: float, bands: int, seed: int
+) -> None:
+    tail = TailRows.of(normals(30, size + 5, seed=seed + 1), size, bands, 0.9)
+    rows = MomentRows(size=size, clip_norm=clip, count_weight=weight, tail=tail)
+    lengths = rows(scale * normals(20, size + 5, seed=seed)).norm(dim=1)
     assert float(lengths.max()) <= rows.sensitivity * (1 + 1e-12)
 
 
 def test_the_bound_is_reached_and_no_looser() -> None:
     rows = MomentRows(size=5, clip_norm=2.0, count_weight=0.1)
     assert float(rows(100 * normals(1, 5)).norm()) == pytest.approx(math.sqrt(1.01))
+    with_tail = MomentRows(size=5, clip_norm=2.0, count_weight=0.1, tail=TailRows.of(normals(50, 9), 5, 2, 0.9))
+    assert float(with_tail(100 * normals(1, 9)).norm()) == pytest.approx(math.sqrt(1.01))
 
 
 def test_svec_keeps_the_length_of_the_matrix() -> None:
@@ -108,6 +115,7 @@ def spiked(size: int, noise: float, seed: int) -> tuple[torch.Tensor, Moments]:
         covariances=noisy[None],
         mean_noises=torch.zeros(1).double(),
         noises=torch.tensor([noise]).double(),
+        tails=torch.ones(1, 1),
     )
 
 
@@ -134,6 +142,7 @@ def test_pure_noise_is_shrunk_away() -> None:
         covariances=(one + (half + half.T) / math.sqrt(2))[None],
         mean_noises=torch.zeros(1).double(),
         noises=torch.tensor([0.2]).double(),
+        tails=torch.ones(1, 1),
     )
     public = Seen(mean=torch.zeros(40).double(), covariance=one)
     assert float(moments.deviations_from(public, "spiked").norm()) < 0.3 * float((half + half.T).norm() / math.sqrt(2))
@@ -184,6 +193,7 @@ def test_means_are_shrunk_by_what_noise_explains() -> None:
                 covariances=public.covariance[None],
                 mean_noises=torch.tensor([noise]).double(),
                 noises=torch.zeros(1).double(),
+                tails=torch.ones(1, 1),
             )
             shift = moments.shifts_from(public, repair)  # type: ignore[arg-type]
             total += float((shift[0] - truth).square().sum())

@@ -150,6 +150,11 @@ class ImgsynSettings(AlignSettings):
         if self.blur % 2 == 0:
             raise InputError(f"Expected blur to be odd, got {self.blur}.")
 
+    @property
+    def starts_from_public(self) -> bool:
+        """Whether images start from public ones, where there are any."""
+        return self.start in ("auto", "public")
+
     def teacher_for(self, facts: PublicFacts) -> TeacherSettings:
         """The same, with passes over all units as steps."""
         if "auto" in (self.teacher_epochs, self.teacher_batch) or self.teacher_steps != "auto":
@@ -286,7 +291,7 @@ class Imgsyn(Method):
             facts=shown,
             settings=config,
             decided=self._decisions(draft, temperature, making, facts),
-            public_scale=2 if making.variation == "crops" and max(facts.shape[:2]) <= _LARGEST_DOUBLED else 1,
+            public_scale=self._public_scale(facts, making),
             making=making,
             start=start,
             count=count,
@@ -305,14 +310,20 @@ class Imgsyn(Method):
         """Photographs for teachers that know photographs; for others shapes of all kinds, and alignment."""
         wanted = self.settings
         knows = facts.shape[2] == _COLOUR and teacher.kind == "head" and teacher.features != "wavelets"
-        variation: Variation = ("crops" if knows else "all") if wanted.variation == "auto" else wanted.variation
-        crops = variation == "crops"
+        cut = knows and wanted.starts_from_public
+        variation: Variation = ("crops" if cut else "all") if wanted.variation == "auto" else wanted.variation
+        chosen = knows or variation == "crops"
         return Making(
             variation=variation,
-            aligned_share=(0.0 if crops else 0.3) if wanted.aligned_share == "auto" else wanted.aligned_share,
-            pool=(2 if crops else 4) if wanted.pool == "auto" else wanted.pool,
+            aligned_share=(0.0 if chosen else 0.3) if wanted.aligned_share == "auto" else wanted.aligned_share,
+            pool=(2 if chosen else 4) if wanted.pool == "auto" else wanted.pool,
             why="the teacher knows photographs" if knows else "the teacher knows no photographs",
         )
+
+    def _public_scale(self, facts: PublicFacts, making: Making) -> int:
+        """Parts are cut out of images of twice the size, but who else gets the public ones needs them as they are."""
+        cut = making.variation == "crops" and self.settings.starts_from_public
+        return 2 if cut and max(facts.shape[:2]) <= _LARGEST_DOUBLED else 1
 
     def _count_share(self, facts: PublicFacts) -> float:
         wanted = self.settings.count_share

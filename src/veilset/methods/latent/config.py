@@ -96,6 +96,13 @@ class LatentSettings(Settings):
     dimensions: int | Auto = setting(
         "auto", "Directions to estimate; auto is a rule on units, classes and noise.", least=1
     )
+    tail_bands: int = setting(
+        6,
+        "Bands of the directions that are not estimated; how strong private images are in each is part of the release. "
+        "0 leaves them at the public strength, as the paper does.",
+        least=0,
+        most=64,
+    )
     components: int = setting(
         1, "Gaussians of each class, of one covariance; more than one by expectation-maximisation.", least=1
     )
@@ -169,6 +176,7 @@ class Latent(Method):
     claim_of_paper = (
         "The paper's claim holds but for the clip norm, which is a percentile of private norms, as its author says."
     )
+    version = 2
     guarantee = "dp"
     needs_public = True
     takes_findings = True
@@ -184,6 +192,7 @@ class Latent(Method):
             "repair": "replace",
             "restore": "none",
             "draws": "gaussian",
+            "tail_bands": 0,
         },
     }
     smallest: ClassVar[Mapping[str, Any]] = {"generator_steps": 2, "inversion_steps": 2}

@@ -31,6 +31,7 @@ from veilset.methods.latent.moments import Discriminant, MomentRows, Seen
 from veilset.methods.latent.sampling import ClassLatents, FittedLatents, source
 from veilset.methods.latent.search import LatentSearch, public_answers, require_shape
 from veilset.methods.latent.space import LatentSpace
+from veilset.methods.latent.tails import TailRows
 from veilset.methods.shared.class_counts import drowned_classes
 from veilset.methods.shared.findings import in_all_blocks, shares_of_kinds, sums_of_kinds
 from veilset.models.generators.files import load_generator, save_generator
@@ -71,6 +72,7 @@ def fit(plan: LatentPlan, session: Session, public: Public | None, context: Cont
         clip_norm=clip_norm,
         count_weight=_COUNT_WEIGHT if several else 0.0,
         mean_share=None if config.mean_share == "auto" else config.mean_share,
+        tail=TailRows.of(found, size, config.tail_bands, config.clip_quantile),
     )
 
     def row(images: Tensor, labels: Tensor) -> Tensor:
@@ -98,6 +100,7 @@ def fit(plan: LatentPlan, session: Session, public: Public | None, context: Cont
     shares = (shares[:, None] * mixture.shares).flatten()
     means = mixture.means.flatten(0, 1)
     covariances = mixture.covariances.repeat_interleave(config.components, dim=0)
+    tails = moments.tails.repeat_interleave(config.components, dim=0)
     discriminant = Discriminant.of(shares, means, covariances, findings=facts.findings)
     means, covariances = seen.undone(means, covariances, config.restore)
     own = torch_generator(context.seed, "latent own draws")
@@ -106,7 +109,7 @@ def fit(plan: LatentPlan, session: Session, public: Public | None, context: Cont
         settings=config,
         space=space,
         search=search,
-        latents=ClassLatents.of(shares, means, covariances, draws, prefer=config.draws == "chosen"),
+        latents=ClassLatents.of(shares, means, covariances, draws, prefer=config.draws == "chosen", tails=tails),
         discriminant=discriminant,
         clip_norm=clip_norm,
         drowned=_drowned(sums, rows, plan, facts) if several else (),

@@ -1,8 +1,9 @@
 """The private fit: one noisy sum of first and second moments, and the Gaussians that follow from it (Section 4.2).
 
-A row is psi(u) = (alpha u, beta svec(u u')) with u = clip(v, M) / M and alpha^2 + beta^2 = 1, and where there are
-several classes one constant that counts; see docs/methods/latent.md. After the sum all is post-processing: means,
-covariances that are shrunk towards the public one, and labels. Samples are drawn in sampling.py.
+A row is psi(u) = (alpha u, beta svec(u u'), gamma e) with u = clip(v, M) / M, e the strengths of tails.py, no longer
+than 1, and alpha^2 + beta^2 + gamma^2 = 1, and where there are several classes one constant that counts; see
+docs/methods/latent.md. After the sum all is post-processing: means, covariances that are shrunk towards the public one,
+and labels. Samples are drawn in sampling.py.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity `MomentRows.sensitivity` = sqrt(1 + b^2), b the
 constant; event one Gaussian; assumes that v depends on its own image alone.
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor
 
 from veilset.methods.latent.choices import Repair, Restore
+from veilset.methods.latent.tails import TailRows
 from veilset.methods.shared.class_counts import sensible_counts
 from veilset.methods.shared.findings import counts_of_kinds, noise_of_kinds
 
+_TAIL_WEIGHT = 0.1  # gamma: half a per cent more noise on all the rest
 _SMALLEST_VARIANCE = 0.02  # of a direction that is sampled, against 1 of the public population
 # A direction that the inversion sees worse than this is not amplified any further.
 _LEAST_SEEN = 0.3
@@ -33,26 +36,34 @@ class MomentRows:
         count_weight: b, the constant that counts; 0 with one class, whose count is public.
         mean_share: alpha^2 where somebody chose it. Two releases of noise s / alpha for u and s / beta for svec(u u')
             cost what this one of noise s costs and have the same noise, so the paper's two are one with a share.
+        tail: the strengths of the directions after these; None leaves them at the public ones, and gamma is 0.
     """
 
     size: int
     clip_norm: float
     count_weight: float
     mean_share: float | None = None
+    tail: TailRows | None = None
+
+    @property
+    def tail_weight(self) -> float:
+        """gamma."""
+        return 0.0 if self.tail is None else _TAIL_WEIGHT
 
     @property
     def mean_weight(self) -> float:
-        """alpha. Unless its square is given, the expected divergence from the true Gaussian is least: 2 / (k + 2).
+        """alpha. Unless its share is given, the expected divergence from the true Gaussian is least: 2 / (k + 2).
 
         With noise s a number, the mean costs k^2 s^2 / 2 alpha^2 and the covariance k^4 s^2 / 8 beta^2 (both in public
         units, where M^2 is about k).
         """
-        return math.sqrt(2 / (self.size + 2) if self.mean_share is None else self.mean_share)
+        share = 2 / (self.size + 2) if self.mean_share is None else self.mean_share
+        return math.sqrt(share * (1 - self.tail_weight**2))
 
     @property
     def second_weight(self) -> float:
         """beta."""
-        return math.sqrt(1 - self.mean_weight**2)
+        return math.sqrt(1 - self.tail_weight**2 - self.mean_weight**2)
 
     @property
     def sensitivity(self) -> float:
@@ -60,9 +71,11 @@ class MomentRows:
         return math.hypot(1, self.count_weight)
 
     def __call__(self, v: Tensor) -> Tensor:
-        """Rows (b, k + k(k+1)/2 [+ 1]) of coordinates (b, d), in float64."""
+        """Rows (b, k + k(k+1)/2 [+ bands] [+ 1]) of coordinates (b, d), in float64."""
         u = clipped(v[:, : self.size], self.clip_norm) / self.clip_norm
         parts = [self.mean_weight * u, self.second_weight * svec(u)]
+        if self.tail is not None:
+            parts.append(self.tail_weight * self.tail(v))
         if self.count_weight:
             parts.append(torch.full_like(u[:, :1], self.count_weight))
         return torch.cat(parts, dim=1)
@@ -79,18 +92,24 @@ class MomentRows:
             noisy = sums[:, -1] / self.count_weight
             counts = counts_of_kinds(noisy, units) if findings else sensible_counts(noisy, units)
         means = self.clip_norm * sums[:, : self.size] / self.mean_weight / counts[:, None]
-        pairs = self.size * (self.size + 1) // 2
-        seconds = self.clip_norm**2 * smat(sums[:, self.size : self.size + pairs], self.size)
+        end = self.size + self.size * (self.size + 1) // 2
+        seconds = self.clip_norm**2 * smat(sums[:, self.size : end], self.size)
         seconds = seconds / self.second_weight / counts[:, None, None]
-        spread = noise_multiplier * self.sensitivity * self.clip_norm / counts
+        noise = noise_multiplier * self.sensitivity / counts
         if findings:
-            spread = spread * noise_of_kinds(len(counts))
+            noise = noise * noise_of_kinds(len(counts))
+        tails = torch.ones(len(counts), 1, dtype=torch.float64)
+        if self.tail is not None:
+            strengths = sums[:, end : end + self.tail.bands] / self.tail_weight / counts[:, None]
+            tails = self.tail.scales(strengths, noise / self.tail_weight)
+        spread = noise * self.clip_norm
         return Moments(
             counts=counts,
             means=means,
             covariances=seconds - means[:, :, None] * means[:, None, :],
             mean_noises=spread / self.mean_weight,
             noises=spread * self.clip_norm / self.second_weight / math.sqrt(2),
+            tails=tails,
         )
 
 
@@ -103,6 +122,7 @@ class Moments:
     covariances: Tensor  # (classes, k, k), symmetric, perhaps not positive
     mean_noises: Tensor  # (classes,): deviation of the privacy noise on a number of the mean
     noises: Tensor  # (classes,): and on an entry of the covariance off the diagonal
+    tails: Tensor  # (classes, d - k), or (classes, 1) for all alike: stretch public coordinates to the private strength
 
     # Finite samples move a mean like noise of variance v/m and an entry of a covariance like v^2/m, where variances are
     # about v, that of the public.

@@ -50,12 +50,23 @@ class ClassLatents:
     offsets: Tensor  # (gaussians,)
     middles: Tensor  # (gaussians, k): the mean of what is kept
     maps: Tensor  # (gaussians, k, k): from their covariance to the fitted one
+    tails: Tensor  # (gaussians, d - k), or (gaussians, 1) for all alike: stretch the coordinates after these
 
     @classmethod
     def of(
-        cls, shares: Tensor, means: Tensor, covariances: Tensor, draws: Tensor | None = None, *, prefer: bool = False
+        cls,
+        shares: Tensor,
+        means: Tensor,
+        covariances: Tensor,
+        draws: Tensor | None = None,
+        *,
+        prefer: bool = False,
+        tails: Tensor | None = None,
     ) -> "ClassLatents":
-        """With `draws` (n, d) of the source that will be moved; without, the source is standard normal."""
+        """With `draws` (n, d) of the source that will be moved; without, the source is standard normal.
+
+        Without `tails`, coordinates that were not estimated stay as they are drawn.
+        """
         one = torch.eye(means.shape[1], dtype=means.dtype)
         parts = []
         for mean, covariance in zip(means, map(positive, covariances), strict=True):
@@ -74,11 +85,12 @@ class ClassLatents:
             parts.append((mean, slope, curve, offset, middle, _least_movement(spread, covariance)))
         names = ("means", "slopes", "curves", "offsets", "middles", "maps")
         stacked = {name: torch.stack(part).float() for name, part in zip(names, zip(*parts, strict=True), strict=True)}
-        return cls(shares=shares.float(), **stacked)
+        tails = torch.ones(len(shares), 1) if tails is None else tails
+        return cls(shares=shares.float(), tails=tails.float(), **stacked)
 
     @property
     def size(self) -> int:
-        """k: the coordinates after these keep the public distribution."""
+        """k: the coordinates after these keep the public distribution, stretched to the private strength."""
         return self.means.shape[1]
 
     def draw(
@@ -107,7 +119,8 @@ class ClassLatents:
     def moved(self, v: Tensor, number: int, truncation: float = 1.0) -> Tensor:
         """Kept draws (b, d) brought to the Gaussian; truncation pulls all coordinates in."""
         first = (v[:, : self.size] - self.middles[number]) @ self.maps[number].T
-        return torch.cat([self.means[number] + truncation * first, truncation * v[:, self.size :]], dim=1)
+        rest = self.tails[number] * v[:, self.size :]
+        return torch.cat([self.means[number] + truncation * first, truncation * rest], dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +201,9 @@ def rebuild_sampler(description: Mapping[str, Any], weights: Mapping[str, Tensor
 
     try:
         generator = seen_by(rebuild(description["generator"], part("generator.")), description.get("latents", "w"))
-        return LatentSpace(generator=generator, **part("space.")), ClassLatents(**part("latents."))
+        latents = part("latents.")
+        latents.setdefault("tails", torch.ones(len(latents["shares"]), 1))  # not there before version 3
+        return LatentSpace(generator=generator, **part("space.")), ClassLatents(**latents)
     except (KeyError, TypeError) as error:
         raise InputError(f"Not a release of latent: {type(error).__name__}: {error}") from error
 
