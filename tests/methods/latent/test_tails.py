@@ -1,4 +1,6 @@
-"""The strength of directions that are not estimated: bands, what comes back of noisy sums, and what noise may not do."""
+"""The strength of directions that are not estimated: bands, and what comes back of noisy sums."""
+
+from itertools import pairwise
 
 import pytest
 import torch
@@ -28,7 +30,7 @@ def test_bands_cover_what_is_not_estimated_once(bands: int) -> None:
     edges = tail_of(bands).edges
     assert edges[0] == FIRST
     assert edges[-1] == LAST
-    assert all(start < end for start, end in zip(edges, edges[1:], strict=False))
+    assert all(start < end for start, end in pairwise(edges))
     assert len(edges) <= bands + 1
 
 
