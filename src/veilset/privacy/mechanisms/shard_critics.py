@@ -24,7 +24,8 @@ from veilset.core.settings import require_clip_norm
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
 from veilset.privacy.mechanisms.shard_rows import ShardRows
-from veilset.privacy.noise import GridSum, NoiseSource
+from veilset.privacy.mechanisms.sums import GridSum
+from veilset.privacy.noise import NoiseSource
 from veilset.privacy.rows import PerImage, below, require_alone, rows_of
 from veilset.privacy.sampling import rows_of_shards
 from veilset.privacy.spending import Spending, require_all_units, require_independent

@@ -24,7 +24,7 @@ from veilset.core.records import Rows
 from veilset.core.settings import require_clip_norm
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
-from veilset.privacy.noise import GridSum
+from veilset.privacy.mechanisms.sums import GridSum
 from veilset.privacy.rows import PerImage, below, require_alone, rows_of
 from veilset.privacy.sampling import rows_of_shards
 

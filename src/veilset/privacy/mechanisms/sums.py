@@ -14,7 +14,8 @@ from veilset.core.progress import SILENT
 from veilset.core.settings import require_clip_norm
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
-from veilset.privacy.noise import GridSum
+from veilset.privacy.noise import GRID_BITS, Claim, NoiseSource
+from veilset.privacy.processes import release_to_all
 from veilset.privacy.rows import LARGEST_NUMBER, PerImage, alone, clipped
 from veilset.privacy.sampling import poisson_sample
 from veilset.privacy.unit_rows import UnitRows, Units
@@ -51,6 +52,51 @@ def noisy_sum(
     if spread:
         released = released.reshape(opened.facts.classes, -1)
     return opened.spending.keep(released if by_class else released[0])
+
+
+class GridSum:
+    """An exact sum of rows whose L2 norm is at most `clip_norm`, and its noisy release.
+
+    Privacy: adding or removing one row of norm at most `clip_norm` moves the exact sum by at most `clip_norm` in L2;
+    `release` adds normal noise of `noise_multiplier * clip_norm` per coordinate.
+    """
+
+    def __init__(self, blocks: int, width: int, clip_norm: float) -> None:
+        self._clip_norm = clip_norm
+        self._step = clip_norm * 2.0**-GRID_BITS
+        self._total = torch.zeros(blocks, width, dtype=torch.int64)
+
+    def add(self, rows: Tensor, blocks: Tensor) -> None:
+        """Add each row (float64, already clipped) to its block."""
+        whole = torch.trunc(rows / self._step)
+        # Integers below 2^53 add exactly in float64, and one product does all rows of a batch.
+        share = torch.zeros(len(self._total), len(rows), dtype=torch.float64)
+        share[blocks, torch.arange(len(rows))] = 1.0
+        self._total += (share @ whole).to(torch.int64)
+
+    def release(
+        self,
+        noise: NoiseSource,
+        noise_multiplier: float,
+        *,
+        sensitivity: float | None = None,
+        parts: int = 1,
+        event: Event | None = None,
+    ) -> Tensor:
+        """The sum with noise, in float64.
+
+        Each row is a unit's own, and may move the sum by the clip norm. Where rows are the answers of shards,
+        `sensitivity` says how far one unit may move each of `parts` equal parts of the sum, each paid for on its own.
+        """
+        claim = Claim(
+            step=self._step,
+            sensitivity=self._clip_norm if sensitivity is None else sensitivity,
+            noise_multiplier=noise_multiplier,
+            parts=parts,
+            event=event,
+            of_units=sensitivity is None,
+        )
+        return release_to_all(self._total, claim, noise)
 
 
 def one_hot_rows(bin_of: PerImage, bins: int) -> PerImage:
