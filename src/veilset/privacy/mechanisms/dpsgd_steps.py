@@ -27,7 +27,6 @@ from veilset.privacy.mechanisms.opened import Opened
 from veilset.privacy.noise import GRID_BITS, Claim
 from veilset.privacy.processes import release_to_all
 from veilset.privacy.rows import PerImage, alone
-from veilset.privacy.sampling import owners_of, poisson_rows, shard_of_each
 from veilset.privacy.unit_rows import Units
 
 ClippedSum = Callable[..., Sequence[torch.Tensor]]
@@ -104,10 +103,10 @@ class GradientSteps:
         units = self._units_of(self.total - self._steps_left)
         self._left_in_lease -= 1
         self._steps_left -= 1
-        sampled, rows = poisson_rows(self._rows, units, self.event.sampling_rate, self._noise)
+        sampled, rows = self._rows.poisson_rows(units, self.event.sampling_rate, self._noise)
         batch = self._read(rows)
         if draws:
-            batch += (self._noise.uniforms(len(sampled), draws, owners_of(self._rows, sampled)),)
+            batch += (self._noise.uniforms(len(sampled), draws, self._rows.owners_of(sampled)),)
         sums = clipped_sum(*batch)
         total = torch.cat([part.detach().flatten().double().cpu() for part in sums])
         step = self.clip_norm * 2.0**-GRID_BITS
@@ -146,7 +145,7 @@ class GradientSteps:
             return self._own
         if self._groups is None:
             key = f"{self._spending.ledger.header['run']}/bands/{self.event.label}".encode()[:64]
-            group = shard_of_each(self._rows, bands, key)[self._own]
+            group = self._rows.shard_of_each(bands, key)[self._own]
             self._groups = [self._own[group == number] for number in range(bands)]
         return self._groups[step % bands]
 

@@ -27,7 +27,6 @@ from veilset.privacy.mechanisms.shard_rows import ShardRows
 from veilset.privacy.mechanisms.sums import GridSum
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.rows import PerImage, below, require_alone, rows_of
-from veilset.privacy.sampling import rows_of_shards
 from veilset.privacy.spending import Spending, require_all_units, require_independent
 
 State = Mapping[str, Any]
@@ -192,7 +191,7 @@ class Critics:
         """The rows of this process's shards."""
         # Public and fixed before any record is read; the same seed gives the same shards.
         key = f"{self._spending.ledger.header.get('seed')}/critics".encode()[:64]
-        members = rows_of_shards(self._rows, self.critics, key)
+        members = self._rows.of_shards(self.critics, key)
         black = torch.zeros(1, *self._facts.shape, dtype=torch.uint8)
         width = rows_of(self._features, black, torch.zeros(1, dtype=torch.int64)).shape[1]
         shards = []
