@@ -62,7 +62,7 @@ class GradientSteps:
         self._noise, self._progress = opened.noise, opened.progress
         self._own: Units = opened.own_units
         self._declared = opened.facts.units
-        self._cache: tuple[torch.Tensor, np.ndarray] | None = None
+        self._cache: tuple[torch.Tensor, torch.Tensor, np.ndarray] | None = None
         self._past: CorrelatedNoise | None = None
         self._groups: list[Units] | None = None
 
@@ -154,12 +154,14 @@ class GradientSteps:
             return self._from_vault(rows)
         if self._cache is None:
             self._cache = self._compute(self._features)
-        cached, places = self._cache
-        return cached[torch.from_numpy(places[rows])], torch.from_numpy(self._rows.labels(rows))
+        coded, labels, places = self._cache
+        found = torch.from_numpy(places[rows])
+        return coded[found], labels[found]
 
     @torch.no_grad()
-    def _compute(self, features: PerImage) -> tuple[torch.Tensor, np.ndarray]:
-        """The features of this process's own rows, each from its own image alone, and the place of every row in them.
+    def _compute(self, features: PerImage) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+        """The features of this process's own rows, each from its own image alone, their labels, and the place of every
+        row among them.
 
         They never leave this object but in a batch.
         """
@@ -170,16 +172,17 @@ class GradientSteps:
         if not len(own):  # an empty shard looks like any other: no rows of the right width
             black = torch.zeros(1, *self._rows.records.shape, dtype=torch.uint8)
             blank = torch.zeros(1, *self._rows.records.labels.shape[1:], dtype=torch.int64)
-            return features(black, blank)[:0].float(), places
-        parts = []
+            return features(black, blank)[:0].float(), blank[:0], places
+        parts, labels = [], []
         # How many units a shard holds is private, and how many images groups hold: only all records show progress.
         progress = self._progress if len(own) == total == self._rows.count else SILENT
         with progress.task(f"features for {self.event.label}", self._declared) as task:
             for start in range(0, len(own), _READ_AT_ONCE):
-                rows = own[start : start + _READ_AT_ONCE]
-                parts.append(features(*self._from_vault(rows)).float())
-                task.advance(len(rows))
-        return torch.cat(parts), places
+                batch = self._from_vault(own[start : start + _READ_AT_ONCE])
+                parts.append(features(*batch).float())
+                labels.append(batch[1])
+                task.advance(len(batch[1]))
+        return torch.cat(parts), torch.cat(labels), places
 
     def _from_vault(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         images, labels = self._rows.read(rows)
