@@ -24,6 +24,7 @@ from veilset.methods.shared.findings import as_labels, has_and_lacks
 from veilset.methods.shared.starting_images import balanced_choice, starting_images
 from veilset.privacy.vault import Public, PublicFacts
 from veilset.teachers.counts import Counts
+from veilset.teachers.planning import hidden_below
 from veilset.teachers.teacher import Teacher
 from veilset.training.augment import MILD, augment
 from veilset.training.memory import giving_back
@@ -72,7 +73,9 @@ class AlignedImages(Fitted):
 
     def warnings(self) -> list[str]:
         """Classes that noise hides; and that images which start from merf's resemble the private ones."""
-        found = [] if self.counts is None else self.counts.drowned(self.facts.class_names, self.plan.hidden_below)
+        found = []
+        if self.counts is not None:
+            found = self.counts.drowned(self.facts.class_names, hidden_below(self.plan.budget))
         if self.look_alikes is None:
             return found
         return [
