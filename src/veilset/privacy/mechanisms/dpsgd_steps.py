@@ -12,7 +12,7 @@ follows from the noisy sums (weights, state of an optimizer) may be kept at the 
 from there without the steps that it leased and lost. Noise is not kept: a resumed run takes none of it back.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -53,6 +53,7 @@ class GradientSteps:
             )
         self._features = None if features is None else alone(features, opened.facts)[0]
         self._paid = opened.spending.pay_steps(event)
+        self.keep, self.kept = self._paid.keep, self._paid.kept
         self._event, self._clip_norm = event, clip_norm
         self.lease_size = 50
         self.momentum = 0.0  # of the optimizer that follows; the weights of correlated noise are made for it
@@ -99,7 +100,7 @@ class GradientSteps:
             self._left_in_lease = min(max(1, self.lease_size), self.steps_left)
             if self._left_in_lease <= 0:
                 raise BudgetError(f"All {self.total} steps of {self.event.label!r} are taken. No data was read.")
-            self._spending.lease(self._paid, self._left_in_lease)
+            self._paid.lease(self._left_in_lease)
         units = self._units_of(self.total - self._steps_left)
         self._left_in_lease -= 1
         self._steps_left -= 1
@@ -126,14 +127,6 @@ class GradientSteps:
     def keeps_now(self) -> bool:
         """Whether this is the moment to `keep` a state: the next step needs a new lease."""
         return self._left_in_lease == 0
-
-    def keep(self, state: Mapping[str, Any]) -> None:
-        """Store what a resumed run goes on from: tensors and plain data, computed from noisy sums alone."""
-        self._spending.keep_state(self._paid, state)
-
-    def kept(self) -> dict[str, Any] | None:
-        """The last state that an earlier part of this run kept; every process gets that of rank 0."""
-        return self._spending.kept_state(self._paid)
 
     def _units_of(self, step: int) -> Units:
         """Who may take part in a step, counted from 0 over the whole run: with bands, the units of its group.
