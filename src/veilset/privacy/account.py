@@ -136,22 +136,21 @@ class Account:
         self, database: sqlite3.Connection, plan: Plan, guarantee: str, unit: Unit
     ) -> tuple[Limit, ...]:
         """All limits, once the plan was found to fit those that stand."""
-        reservations = _reservations(database)
-        limits = limits_in(database, len(reservations))
-        stand, images = standing(limits), _images_per_group(database)
+        reservations, images = _reservations(database), _images_per_group(database)
         if images is None and {r.unit for r in reservations} | {unit} == {"record", "group"}:
             raise InputError(_mixed(self.path, unit))
         plans = [*((r.events, r.unit) for r in reservations), (plan.events, unit)]
         whole, (*spent, counted) = in_one_unit(plans, images)
+        limits = limits_in(database, len(reservations))
+        stand = standing(limits)
         unbounded = guarantee != "dp" or any(r.guarantee != "dp" for r in reservations)
         if stand and unbounded:
             raise BudgetError(
                 f"{self.path} has a limit, and a run without a guarantee would break it or has broken it. "
                 "No data was read."
             )
-        knows = _knows_gaussians(database)
         for limit in stand:
-            if not fits_account(spent, counted, limit, knows_gaussians=knows):
+            if not fits_account(spent, counted, limit, knows_gaussians=_knows_gaussians(database)):
                 raise BudgetError(
                     f"This run would overdraw {self.path}, whose limit is epsilon={limit.epsilon:g} at "
                     f"delta={limit.delta:g} for each {whole}; {len(reservations)} run(s) have spent from it. "
