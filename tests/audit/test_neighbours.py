@@ -12,7 +12,8 @@ from veilset.core.errors import VeilsetError
 from veilset.data.images import ImageSet
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.noise import GridSum, NoiseSource
+from veilset.privacy.mechanisms.sums import GridSum
+from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
 
 EVENT = Event(label="brightness", noise_multiplier=2.0)

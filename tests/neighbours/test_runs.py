@@ -18,7 +18,7 @@ from veilset.pipeline.run import run
 from veilset.privacy.account import Account
 from veilset.privacy.mechanisms.shard_critics import Critics
 from veilset.privacy.noise import NoiseSource
-from veilset.privacy.spending import Spending
+from veilset.privacy.spending import PaidSteps, Spending
 from veilset.release.verify import verify_release
 
 RUN = uuid.UUID(int=7)
@@ -65,7 +65,7 @@ def _cut(patch: pytest.MonkeyPatch) -> None:
     """End the run once it has kept something, or, where a method keeps nothing so early, in its third step."""
 
     def cutting(real: Callable[..., Any]) -> Callable[..., Any]:
-        def keep(self: Spending, *arguments: Any) -> None:
+        def keep(self: Any, *arguments: Any) -> None:
             real(self, *arguments)
             raise Cut
 
@@ -82,7 +82,7 @@ def _cut(patch: pytest.MonkeyPatch) -> None:
     real_step = Critics.step
     patch.setattr(Critics, "step", step)
     patch.setattr(Spending, "keep", cutting(Spending.keep))
-    patch.setattr(Spending, "keep_state", cutting(Spending.keep_state))
+    patch.setattr(PaidSteps, "keep", cutting(PaidSteps.keep))
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

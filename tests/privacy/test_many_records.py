@@ -19,7 +19,6 @@ from veilset.data.streaming import Picture, StreamedImages
 from veilset.pipeline.federated.parts import Part
 from veilset.privacy import noise
 from veilset.privacy.noise import NoiseSource
-from veilset.privacy.sampling import rows_of_shards, shard_of_each
 from veilset.privacy.sources import likeness_of
 from veilset.privacy.vault import Vault, contents_of
 
@@ -107,13 +106,13 @@ def test_parts_and_choices_are_by_the_whole_digest(make: Callable[..., Any]) -> 
 @pytest.mark.parametrize("unit", ["record", "group"])
 def test_rows_of_shards_are_in_the_order_of_own_ids(make: Callable[..., Any], unit: Any) -> None:
     rows = contents_of(Vault(make(groups_of(COUNT)), unit=unit))
-    ids, owner = list(rows.own_ids()), shard_of_each(rows, 5, KEY)
+    ids, owner = list(rows.own_ids()), rows.shard_of_each(5, KEY)
     assert ids == [rows.own_id(number) for number in range(rows.count)]
     parts: list[list[int]] = [[] for _ in range(5)]
     for number in sorted(range(len(ids)), key=ids.__getitem__):
         parts[owner[number]] += rows.of(number).tolist()
-    assert [found.tolist() for found in rows_of_shards(rows, 5, KEY)] == parts
-    assert [len(found) for found in rows_of_shards(rows, 1000, KEY)].count(0) > 900
+    assert [found.tolist() for found in rows.of_shards(5, KEY)] == parts
+    assert [len(found) for found in rows.of_shards(1000, KEY)].count(0) > 900
 
 
 def test_a_streamed_set_has_the_labels_and_digests_of_a_held_one() -> None:

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from veilset.core.errors import InputError
-from veilset.privacy.noise import GridSum, NoiseSource
+from veilset.privacy.mechanisms.sums import GridSum
+from veilset.privacy.noise import NoiseSource
 
 
 def test_a_seed_reproduces_and_entropy_does_not() -> None:

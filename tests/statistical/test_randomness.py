@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from veilset.privacy.noise import GridSum, NoiseSource
+from veilset.privacy.mechanisms.sums import GridSum
+from veilset.privacy.noise import NoiseSource
 
 COUNT = 2_000_000
 UNLIKELY = 1e-6

@@ -17,7 +17,8 @@ from veilset.core.errors import VeilsetError
 from veilset.data.images import ImageSet
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
-from veilset.privacy.noise import GridSum, NoiseSource
+from veilset.privacy.mechanisms.sums import GridSum
+from veilset.privacy.noise import NoiseSource
 
 _SHARDS = 4
 _STEP = Event(label="sum", noise_multiplier=4.0)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from veilset.core.errors import InputError, VeilsetError
-from veilset.core.settings import require_clip_norm
-from veilset.dpsgd.exact import clip_factors, require_stabiliser
+from veilset.core.settings import CLIP_NORM, require_clip_norm
+from veilset.dpsgd.exact import STABILISER, clip_factors
 from veilset.dpsgd.passes import Inputs, Loss, Route, run_pass
 from veilset.dpsgd.probe import equal_bits, made_up, probe, steady_bits
 from veilset.dpsgd.tape import Tape
@@ -62,7 +62,7 @@ class ClippedGradients:
         keep_signs: int = 0,
         copies: int = 1,
         max_rows: int | None = None,
-        stabiliser: float = 0.01,
+        stabiliser: float = STABILISER,
     ) -> None:
         _check_settings(clip_norm, mode, keep_fraction, copies, max_rows, stabiliser)
         _check_signs(keep_signs, mode, keep_fraction)
@@ -249,4 +249,6 @@ def _check_settings(
         raise InputError(f"Expected copies >= 1, got {copies}.")
     if max_rows is not None and max_rows < copies:
         raise InputError(f"Expected max_rows >= copies={copies}, got {max_rows}: the copies of a unit stay together.")
-    require_stabiliser(stabiliser)
+    least, most = CLIP_NORM["least"], CLIP_NORM["most"]
+    if not least <= stabiliser <= most:  # where it could vanish or overflow
+        raise InputError(f"Expected stabiliser from {least:g} to {most:g}, got {stabiliser}.")

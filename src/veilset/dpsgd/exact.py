@@ -24,22 +24,13 @@ is below 1e-15, far inside the margin of every clip norm that is allowed.
 import torch
 from torch import Tensor
 
-from veilset.core.errors import InputError
-from veilset.core.settings import CLIP_NORM
-
 MARGIN = 2.0**-11  # the share of the clip norm that is left for rounding
+STABILISER = 0.01  # what automatic clipping adds to a norm, unless told
 _MOST_TERMS = 2**13
 _GROSS = 2.0**6
 _BLOCK = 64  # squares added in float32
 _ABOVE = 1 + 2.0**-18  # more than such a sum and its root are off
 _PIECE = 2**16  # float64 numbers at a time: half a megabyte stays in the cache
-
-
-def require_stabiliser(stabiliser: float) -> None:
-    """Refuse what automatic clipping adds to a norm where it could vanish or overflow."""
-    least, most = CLIP_NORM["least"], CLIP_NORM["most"]
-    if not least <= stabiliser <= most:
-        raise InputError(f"Expected stabiliser from {least:g} to {most:g}, got {stabiliser}.")
 
 
 def may_multiply(terms: int) -> bool:
@@ -48,7 +39,7 @@ def may_multiply(terms: int) -> bool:
 
 
 def clip_factors(
-    squares: Tensor, gross: Tensor, clip_norm: float, *, automatic: bool = False, stabiliser: float = 0.0
+    squares: Tensor, gross: Tensor, clip_norm: float, *, automatic: bool = False, stabiliser: float = STABILISER
 ) -> Tensor:
     """What each unit's gradient is multiplied by, given its squared norm; a norm that is not finite gives zero.
 

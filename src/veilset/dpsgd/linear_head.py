@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from veilset.core.errors import InputError, VeilsetError
 from veilset.core.settings import require_clip_norm
-from veilset.dpsgd.exact import clip_factors, in_double, require_stabiliser
+from veilset.dpsgd.exact import clip_factors, in_double
 from veilset.dpsgd.passes import FindingsLoss
 from veilset.privacy.rows import fixed_batches
 
@@ -29,24 +29,16 @@ class LinearHeadGradients:
     """
 
     def __init__(
-        self,
-        head: nn.Linear,
-        clip_norm: float,
-        *,
-        loss: FindingsLoss | None = None,
-        automatic: bool = False,
-        stabiliser: float = 0.01,
+        self, head: nn.Linear, clip_norm: float, *, loss: FindingsLoss | None = None, automatic: bool = False
     ) -> None:
         require_clip_norm(clip_norm, "a linear head")
-        require_stabiliser(stabiliser)
         if not all(value.requires_grad for value in head.parameters()):
             raise InputError("Expected a head whose weight and bias both require a gradient. Use ClippedGradients.")
         self.head = head
         self.parameters: list[nn.Parameter] = list(head.parameters())
         self.sensitivity = float(clip_norm)
         self.steps_done = 0
-        self._automatic, self._stabiliser = automatic, stabiliser
-        self._loss = loss
+        self._automatic, self._loss = automatic, loss
         with torch.no_grad():
             self._rows = next(rows for rows in _ROWS if self._keeps_bits(rows))
 
@@ -77,9 +69,7 @@ class LinearHeadGradients:
         has_bias = len(self.parameters) == 2
         lengths = inputs.double().square().sum(1) + (1.0 if has_bias else 0.0)
         squares = lengths * errors.double().square().sum(1)
-        factors = clip_factors(
-            squares, squares, self.sensitivity, automatic=self._automatic, stabiliser=self._stabiliser
-        )
+        factors = clip_factors(squares, squares, self.sensitivity, automatic=self._automatic)
         factors[real:] = 0.0
         scaled = in_double(errors, factors, scale=True)
         return [scaled.t() @ in_double(inputs, factors), scaled.sum(0)]

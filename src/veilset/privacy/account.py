@@ -22,7 +22,7 @@ from veilset.privacy.filters import bound_of, fits_account
 from veilset.privacy.ledger import CHAIN_START
 from veilset.privacy.limits import TABLES, Limit, keep_limits, limits_in, newest_of, promised, standing, with_limit
 from veilset.privacy.state_file import Kind, StateFile
-from veilset.privacy.units import counted_as, unit_of_all
+from veilset.privacy.units import in_one_unit, unit_of_all
 from veilset.privacy.vault import Unit
 
 _KIND = Kind(
@@ -108,8 +108,7 @@ class Account:
             reservations = _reservations(database)
             if any(r.run == run for r in reservations):
                 raise BudgetError(f"Run {run} has reserved its share in {self.path} already. Start a new run.")
-            self._require_room(database, plan, guarantee, unit)
-            keep_limits(database, limits_in(database, len(reservations)))
+            keep_limits(database, self._limits_with_room(database, plan, guarantee, unit))
             database.execute(
                 "INSERT INTO reservation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, NULL)",
                 (
@@ -131,29 +130,33 @@ class Account:
         """Raise what `reserve` would raise now, and reserve nothing."""
         epsilon_of(plan.events, plan.budget.delta)
         with self._file.reading() as database:
-            self._require_room(database, plan, "dp", unit)
+            self._limits_with_room(database, plan, "dp", unit)
 
-    def _require_room(self, database: sqlite3.Connection, plan: Plan, guarantee: str, unit: Unit) -> None:
-        reservations = _reservations(database)
-        limits, images = standing(limits_in(database, len(reservations))), _images_per_group(database)
-        whole = unit_of_all({r.unit for r in reservations} | {unit}, images)
-        if whole == "group" and images is None and {r.unit for r in reservations} | {unit} == {"record", "group"}:
+    def _limits_with_room(
+        self, database: sqlite3.Connection, plan: Plan, guarantee: str, unit: Unit
+    ) -> tuple[Limit, ...]:
+        """All limits, once the plan was found to fit those that stand."""
+        reservations, images = _reservations(database), _images_per_group(database)
+        if images is None and {r.unit for r in reservations} | {unit} == {"record", "group"}:
             raise InputError(_mixed(self.path, unit))
+        plans = [*((r.events, r.unit) for r in reservations), (plan.events, unit)]
+        whole, (*spent, counted) = in_one_unit(plans, images)
+        limits = limits_in(database, len(reservations))
+        stand = standing(limits)
         unbounded = guarantee != "dp" or any(r.guarantee != "dp" for r in reservations)
-        if limits and unbounded:
+        if stand and unbounded:
             raise BudgetError(
                 f"{self.path} has a limit, and a run without a guarantee would break it or has broken it. "
                 "No data was read."
             )
-        spent = [counted_as(r.events, r.unit, whole, images) for r in reservations]
-        counted, knows = counted_as(plan.events, unit, whole, images), _knows_gaussians(database)
-        for limit in limits:
-            if not fits_account(spent, counted, limit, knows_gaussians=knows):
+        for limit in stand:
+            if not fits_account(spent, counted, limit, knows_gaussians=_knows_gaussians(database)):
                 raise BudgetError(
                     f"This run would overdraw {self.path}, whose limit is epsilon={limit.epsilon:g} at "
                     f"delta={limit.delta:g} for each {whole}; {len(reservations)} run(s) have spent from it. "
                     f"No data was read. See what is left with: veilset account {self.path}"
                 )
+        return limits
 
     def resume(self, run: str, *, fingerprint: str, heads: Sequence[str]) -> None:
         """Let `run` go on with the ledger whose lines have these hashes, or raise.
@@ -328,9 +331,7 @@ class Account:
 
     def _plans(self, runs: Sequence[Reservation]) -> list[list[Event]]:
         """What each run counts in the account's own unit."""
-        images = self.images_per_group
-        whole = unit_of_all({r.unit for r in runs}, images)
-        return [counted_as(r.events, r.unit, whole, images) for r in runs]
+        return in_one_unit([(r.events, r.unit) for r in runs], self.images_per_group)[1]
 
 
 def _now() -> str:

@@ -9,9 +9,9 @@ Normal variates. Box-Muller, an exact transformation of two uniforms of 63 and 6
 Low bits. A normal variate in floating point cannot take every value, and which sums x + noise can be reached depends on
 x (Mironov 2012, "On significance of the least significant bits"). The defence is to keep no low bits:
 
-1. `GridSum` adds rows as integers: multiples of a public step of 2^-30 clip norms, truncated toward zero, so that a
-   row's norm never grows and the sum is exact in any order. (Summing floats has a larger sensitivity than it seems:
-   Casacuberta et al. 2022, "Widespread underestimation of sensitivity".)
+1. `GridSum` (privacy/mechanisms/sums.py) adds rows as integers: multiples of a public step of 2^-30 clip norms,
+   truncated toward zero, so that a row's norm never grows and the sum is exact in any order. (Summing floats has a
+   larger sensitivity than it seems: Casacuberta et al. 2022, "Widespread underestimation of sensitivity".)
 2. The noise is rounded to the same integers, added exactly, and the result is rounded to a cell of about 2^-10 standard
    deviations. For ideal real noise that rounding is post-processing. In double precision some 2^40 different variates
    fall into a typical cell, so that the probability of a cell is within a relative 2^-39 of ideal: no input leaves a
@@ -152,54 +152,3 @@ class NoiseSource:
         noisy = total + drawn.view_as(total)
         rounded = (noisy + ((1 << shift) >> 1)).bitwise_right_shift(shift).bitwise_left_shift(shift)
         return rounded.double() * claim.step
-
-
-class GridSum:
-    """An exact sum of rows whose L2 norm is at most `clip_norm`, and its noisy release.
-
-    Privacy: adding or removing one row of norm at most `clip_norm` moves the exact sum by at most `clip_norm` in L2;
-    `release` adds normal noise of `noise_multiplier * clip_norm` per coordinate.
-    """
-
-    def __init__(self, blocks: int, width: int, clip_norm: float) -> None:
-        import torch
-
-        self._clip_norm = clip_norm
-        self._step = clip_norm * 2.0**-GRID_BITS
-        self._total = torch.zeros(blocks, width, dtype=torch.int64)
-
-    def add(self, rows: "torch.Tensor", blocks: "torch.Tensor") -> None:
-        """Add each row (float64, already clipped) to its block."""
-        import torch
-
-        whole = torch.trunc(rows / self._step)
-        # Integers below 2^53 add exactly in float64, and one product does all rows of a batch.
-        share = torch.zeros(len(self._total), len(rows), dtype=torch.float64)
-        share[blocks, torch.arange(len(rows))] = 1.0
-        self._total += (share @ whole).to(torch.int64)
-
-    def release(
-        self,
-        noise: NoiseSource,
-        noise_multiplier: float,
-        *,
-        sensitivity: float | None = None,
-        parts: int = 1,
-        event: Event | None = None,
-    ) -> "torch.Tensor":
-        """The sum with noise, in float64.
-
-        Each row is a unit's own, and may move the sum by the clip norm. Where rows are the answers of shards,
-        `sensitivity` says how far one unit may move each of `parts` equal parts of the sum, each paid for on its own.
-        """
-        from veilset.privacy.processes import release_to_all
-
-        claim = Claim(
-            step=self._step,
-            sensitivity=self._clip_norm if sensitivity is None else sensitivity,
-            noise_multiplier=noise_multiplier,
-            parts=parts,
-            event=event,
-            of_units=sensitivity is None,
-        )
-        return release_to_all(self._total, claim, noise)

@@ -221,7 +221,8 @@ def _differences(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _check_declared(vault: Vault, account: Account) -> None:
-    declared, most = account.images_per_group, vault.most_images_of_a_group()
+    declared = account.images_per_group
+    most = None if declared is None else vault.most_images_of_a_group()
     if declared is not None and most is not None and most > declared:
         raise InputError(
             f"{account.path} declares at most {declared} images for each group, and this data has a group with "

@@ -23,7 +23,6 @@ from veilset.privacy.mechanisms.sums import Edges, noisy_sum, one_hot_rows
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.processes import RunLedger, rank_and_size, require_alike
 from veilset.privacy.rows import BATCH, PerImage
-from veilset.privacy.sampling import shard_of_each
 from veilset.privacy.spending import Spending, require_all_units
 from veilset.privacy.unit_rows import Units
 from veilset.privacy.vault import PublicFacts, Vault, contents_of
@@ -94,14 +93,14 @@ class Session:
     def shards(self, count: int, *, partition: str) -> list["Session"]:
         """Sessions on `count` disjoint shards of the vault; their events compose in parallel.
 
-        Privacy: a unit's shard is a keyed hash of its own id (privacy/sampling.py), so one unit touches one shard. How
+        Privacy: a unit's shard is a keyed hash of its own id (privacy/unit_rows.py), so one unit touches one shard. How
         many units a shard holds is private: divide by units/count.
         """
         if not 2 <= count <= self.facts.units:
             raise InputError(f"Expected 2 to {self.facts.units} shards, got {count}.")
         spendings = self._spending.of_shards(partition, count, "shards")
         key = str(self._spending.ledger.header["run"]).encode() + b"/" + partition.encode()
-        owner = shard_of_each(self._rows, count, key[:64])
+        owner = self._rows.shard_of_each(count, key[:64])
         return [self._shard(own, self._rows.units[owner == shard]) for shard, own in enumerate(spendings)]
 
     def gradient_steps(self, event: Event, *, clip_norm: float, features: PerImage | None = None) -> GradientSteps:

@@ -95,8 +95,7 @@ def account_for(vault: Vault) -> Account:
             )
         account = Account(path)
         account.make()
-        require_same_groups(database, account, vault, _key(database))
-        _remember(database, path, hashes, vault.origin)
+        _remember(database, account, vault, hashes, path)
     return account
 
 
@@ -120,8 +119,7 @@ def remember(vault: Vault, account: Account) -> list[Path]:
                         f"pass it. Pass --account {path}, or leave --account out. No data was read."
                     )
                 others.append(Path(path))
-        require_same_groups(database, account, vault, _key(database))
-        _remember(database, Path(own), hashes, vault.origin)
+        _remember(database, account, vault, hashes, Path(own))
     return others
 
 
@@ -181,11 +179,14 @@ def likeness_of(sketch: Hashes, hashes: Hashes, *, same_place: bool) -> Likeness
     return "unsure" if same_place or (share > _PERHAPS and shared >= _LEAST_SHARED) else "other"
 
 
-def _remember(database: sqlite3.Connection, path: Path, hashes: Hashes, origin: str | None) -> None:
+def _remember(database: sqlite3.Connection, account: Account, vault: Vault, hashes: Hashes, path: Path) -> None:
+    """Note that the account at `path` pays for this data, once its groups were found to be those of earlier runs."""
+    if vault.facts.unit == "group":
+        require_same_groups(database, account, vault, _key(database))
     grown = np.union1d(_sketch(database, str(path)), hashes[:_SKETCH])[:_SKETCH]
     database.execute("INSERT OR REPLACE INTO account VALUES (?, ?)", (str(path), grown.astype("<u8").tobytes()))
-    if origin is not None:
-        database.execute("INSERT OR IGNORE INTO place VALUES (?, ?)", (origin, str(path)))
+    if vault.origin is not None:
+        database.execute("INSERT OR IGNORE INTO place VALUES (?, ?)", (vault.origin, str(path)))
 
 
 def _forget(database: sqlite3.Connection, path: str) -> None:

@@ -5,7 +5,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,58 @@ Place = tuple[str | None, int | None]
 """A partition and the number of one of its shards; None and None for the whole vault."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PaidSteps:
-    """An event whose steps are paid for.
+    """The steps of an event that one line of the ledger paid for: leased before they are taken, a state kept between.
 
-    `line` is that of the ledger which paid, `begun` how many steps earlier parts of the run took, and `twins` how many
-    events of the same label and shard were paid before it.
+    Args:
+        event: what was paid for.
+        ledger: of the run.
+        line: that which paid.
+        begun: how many steps earlier parts of the run took.
+        place: where a state is kept, if anywhere.
+        keeps: whether this process writes it.
     """
 
-    event: Event
-    line: int
-    begun: int
-    twins: int
+    def __init__(
+        self, event: Event, ledger: RunLedger, line: int, *, begun: int, place: Path | None, keeps: bool
+    ) -> None:
+        self.begun = begun
+        self._event, self._ledger, self._line = event, ledger, line
+        self._left = max(0, event.steps - begun)
+        self._place, self._keeps = place, keeps
+
+    def lease(self, steps: int) -> None:
+        """Record, durably, that `steps` more of the paid steps are about to be taken; never more than were paid for.
+
+        This count is their own: whoever takes the steps cannot take more by a mistake in theirs.
+        """
+        if not 1 <= steps <= self._left:
+            raise BudgetError(
+                f"{self._event.label!r}: {self._left} paid steps are left, {steps} were asked. No data was read."
+            )
+        self._left -= steps
+        self._ledger.lease(self._event, steps, self._line)
+
+    def keep(self, state: Mapping[str, Any]) -> None:
+        """Store what a resumed run goes on from: tensors and plain data, computed from noisy sums alone."""
+        if self._place is not None and self._keeps:
+            content = BytesIO()
+            torch.save({"state": dict(state)}, content)
+            write_whole(self._place, _sealed(self._ledger, content.getvalue(), self._place.name))
+
+    def kept(self) -> dict[str, Any] | None:
+        """The last state that an earlier part of this run kept; every process gets that of rank 0."""
+        place = self._place
+        here = place is not None and place.exists() and self._keeps
+        content = bytes_from_first(place.read_bytes() if here and place is not None else b"")
+        if not content:
+            return None
+        assert place is not None
+        if _run_of(content) not in (None, str(self._ledger.header["run"])):
+            return None  # left behind by another run in this folder
+        content = _unsealed(self._ledger, place, content, place.name)
+        state: dict[str, Any] = torch.load(BytesIO(content), map_location="cpu", weights_only=True)["state"]
+        return state
 
 
 class Spending:
@@ -61,7 +100,6 @@ class Spending:
                 "a new run; it needs a new share of the budget. No data was read."
             )
         self._current = -1
-        self._steps_left: dict[int, int] = {}  # by the line that paid
         self.place: Place = (None, None)
         self._splits: dict[str, str] = {}
         self._names: list[tuple[str, int | None]] = []
@@ -104,7 +142,7 @@ class Spending:
                 f"The run was stopped while it read the data for {event.label!r}, and that share is spent. "
                 "Start a new run; it needs a new share of the budget."
             )
-        content = self._unsealed(kept, kept.read_bytes(), self._hash_of(line))
+        content = _unsealed(self.ledger, kept, kept.read_bytes(), self._hash_of(line))
         return torch.from_numpy(np.load(BytesIO(content), allow_pickle=False))
 
     def pay_steps(self, event: Event) -> PaidSteps:
@@ -115,44 +153,10 @@ class Spending:
         line, is_new = self._spend(event)
         leases = [] if is_new else [found["body"] for found in self.ledger.lines if found["kind"] == "lease"]
         begun = sum(int(lease["steps"]) for lease in leases if self._is_of(lease, event, line))
-        self._steps_left[line] = max(0, event.steps - begun)
+        twins = self._names.count((event.label, event.shard))  # that were paid before it
         self._names.append((event.label, event.shard))
-        return PaidSteps(event=event, line=line, begun=begun, twins=self._names.count(self._names[-1]) - 1)
-
-    def lease(self, paid: PaidSteps, steps: int) -> None:
-        """Record, durably, that `steps` more of the paid steps are about to be taken; never more than were paid for.
-
-        This count is the spending's own: whoever takes the steps cannot take more by a mistake in theirs.
-        """
-        left = self._steps_left.get(paid.line, 0)
-        if not 1 <= steps <= left:
-            raise BudgetError(
-                f"{paid.event.label!r}: {left} paid steps are left, {steps} were asked. No data was read."
-            )
-        self._steps_left[paid.line] = left - steps
-        self.ledger.lease(paid.event, steps, paid.line)
-
-    def keep_state(self, paid: PaidSteps, state: Mapping[str, Any]) -> None:
-        """Store what a resumed run goes on from between the paid steps."""
-        place = self._place_of_steps(paid)
-        if place is not None and self._keeps:
-            content = BytesIO()
-            torch.save({"state": dict(state)}, content)
-            write_whole(place, self._sealed(content.getvalue(), place.name))
-
-    def kept_state(self, paid: PaidSteps) -> dict[str, Any] | None:
-        """The last state that an earlier part of this run kept; every process gets that of rank 0."""
-        place = self._place_of_steps(paid)
-        here = place is not None and place.exists() and self._keeps
-        content = bytes_from_first(place.read_bytes() if here and place is not None else b"")
-        if not content:
-            return None
-        assert place is not None
-        if _run_of(content) not in (None, str(self.ledger.header["run"])):
-            return None  # left behind by another run in this folder
-        content = self._unsealed(place, content, place.name)
-        state: dict[str, Any] = torch.load(BytesIO(content), map_location="cpu", weights_only=True)["state"]
-        return state
+        place = self._place_of_steps(event, twins)
+        return PaidSteps(event, self.ledger, line, begun=begun, place=place, keeps=self._keeps)
 
     def keep(self, result: torch.Tensor) -> torch.Tensor:
         """Store a paid result for a resumed run."""
@@ -160,7 +164,7 @@ class Spending:
         if place is not None and self._keeps:
             content = BytesIO()
             np.save(content, result.numpy(), allow_pickle=False)
-            write_whole(place, self._sealed(content.getvalue(), self._hash_of(self._current)))
+            write_whole(place, _sealed(self.ledger, content.getvalue(), self._hash_of(self._current)))
         return result
 
     def require(self, event: Event) -> None:
@@ -198,25 +202,6 @@ class Spending:
     def _hash_of(self, sequence: int) -> str:
         return str(self.ledger.lines[sequence].get("hash", sequence))
 
-    def _sealed(self, content: bytes, belongs_to: str) -> bytes:
-        """The content and a last line that says to which run and which line of its ledger it belongs.
-
-        At the end, where readers of arrays do not look: the file stays one that NumPy can open.
-        """
-        digest = hashlib.sha256(content).hexdigest()
-        seal = {"run": str(self.ledger.header["run"]), "line": belongs_to, "sha256": digest}
-        return content + b"\n" + json.dumps(seal).encode()
-
-    def _unsealed(self, place: Path, stored: bytes, belongs_to: str) -> bytes:
-        """What was sealed for this run and this line; anything else is refused."""
-        content = stored.rpartition(b"\n")[0]
-        if stored != self._sealed(content, belongs_to):
-            raise BudgetError(
-                f"{place} is damaged or of another run, and what it held is paid for. Put the right file back; without "
-                "it, start a new run, which needs a new share of the budget."
-            )
-        return content
-
     @staticmethod
     def _is_of(lease: Mapping[str, Any], event: Event, line: int) -> bool:
         """Whether a lease is of the event that `line` paid for; older ledgers know labels and shards alone."""
@@ -224,9 +209,9 @@ class Spending:
             return bool(lease["line"] == line)
         return (lease["label"], lease["shard"]) == (event.label, event.shard)
 
-    def _place_of_steps(self, paid: PaidSteps) -> Path | None:
-        twin = f"/{paid.twins}" if paid.twins else ""
-        name = hashlib.sha256(f"{paid.event.label}/{paid.event.shard}{twin}".encode()).hexdigest()[:16]
+    def _place_of_steps(self, event: Event, twins: int) -> Path | None:
+        twin = f"/{twins}" if twins else ""
+        name = hashlib.sha256(f"{event.label}/{event.shard}{twin}".encode()).hexdigest()[:16]
         return None if self._workspace is None else self._workspace / f"steps-{name}.pt"
 
     def _place(self, sequence: int) -> Path | None:
@@ -253,6 +238,27 @@ def require_independent(event: Event) -> None:
 def _place_name(place: Place) -> str:
     partition, shard = place
     return "the whole vault" if partition is None else f"shard {shard} of {partition!r}"
+
+
+def _sealed(ledger: RunLedger, content: bytes, belongs_to: str) -> bytes:
+    """The content and a last line that says to which run and which line of its ledger it belongs.
+
+    At the end, where readers of arrays do not look: the file stays one that NumPy can open.
+    """
+    digest = hashlib.sha256(content).hexdigest()
+    seal = {"run": str(ledger.header["run"]), "line": belongs_to, "sha256": digest}
+    return content + b"\n" + json.dumps(seal).encode()
+
+
+def _unsealed(ledger: RunLedger, place: Path, stored: bytes, belongs_to: str) -> bytes:
+    """What was sealed for this run and this line; anything else is refused."""
+    content = stored.rpartition(b"\n")[0]
+    if stored != _sealed(ledger, content, belongs_to):
+        raise BudgetError(
+            f"{place} is damaged or of another run, and what it held is paid for. Put the right file back; without "
+            "it, start a new run, which needs a new share of the budget."
+        )
+    return content
 
 
 def _run_of(stored: bytes) -> str | None:

@@ -1,15 +1,22 @@
-"""The rows of a vault by unit: what a session's mechanisms read, and the ids that decide where a unit belongs."""
+"""The rows of a vault by unit, and which of them a mechanism reads: all, a Poisson sample, one shard of a partition.
+
+The sampler that runs here is the one that the event claims: every unit has its own coin (privacy/noise.py), and a
+unit's shard is a keyed hash of its own id, so that adding or removing one unit moves no other.
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilset.core.errors import InputError
 from veilset.core.records import Images, Labels, Records, Rows, digests_by_row, labels_at, one_by_one
+
+if TYPE_CHECKING:
+    from veilset.privacy.noise import NoiseSource, Owners
 
 Units = NDArray[np.signedinteger[Any]]
 """(k,): numbers of units."""
@@ -43,19 +50,6 @@ class UnitRows:
         """The numbers of all units, in four bytes each where these hold them."""
         return np.arange(self.count, dtype=np.int32 if self.count < 2**31 else np.int64)
 
-    def sizes(self, units: Units) -> NDArray[np.int64]:
-        """How many images each of these units has."""
-        if self._grouped is None:
-            return np.ones(len(units), np.int64)
-        return self._grouped.starts[units + 1] - self._grouped.starts[units]
-
-    def row_of_each(self, units: Units, places: NDArray[np.int64]) -> Rows:
-        """One row of each of these units: that in so many places after its first."""
-        if self._grouped is None:
-            return units.astype(np.int64)
-        rows: Rows = self._grouped.members[self._grouped.starts[units] + places]
-        return rows
-
     def of(self, unit: int) -> Rows:
         """The row numbers of one unit."""
         if self._grouped is None:
@@ -76,9 +70,53 @@ class UnitRows:
         """Images and labels of these rows."""
         return self.records.read(rows), self.labels(rows)
 
-    def read_units(self, units: Units) -> tuple[Images, Labels]:
-        """Images and labels of these units, one unit after the other."""
-        return self.read(self.of_all(units))
+    def in_batches(self, units: Units, batch: int) -> Iterator[tuple[NDArray[np.int64], Images, Labels]]:
+        """Whole units, as many as `batch` images hold: the place of each image's unit among them, images, labels."""
+        start = 0
+        while start < len(units):
+            near = units[start : start + batch]  # no more can fit: a unit has an image at least
+            sizes = self._sizes(near)
+            count = max(1, int(np.searchsorted(np.cumsum(sizes), batch, side="right")))
+            yield np.repeat(np.arange(count), sizes[:count]), *self.read(self.of_all(near[:count]))
+            start += count
+
+    def owners_of(self, units: Units) -> "Owners":
+        """The own ids of these units, for a source that ties its draws to them."""
+        return lambda: [self.own_id(unit) for unit in units]
+
+    def poisson_sample(self, units: Units, sampling_rate: float, noise: "NoiseSource") -> Units:
+        """Each of `units` independently with probability `sampling_rate`."""
+        if sampling_rate >= 1.0:
+            return units
+        return units[noise.coins(len(units), sampling_rate, self.owners_of(units))]
+
+    def poisson_rows(self, units: Units, sampling_rate: float, noise: "NoiseSource") -> tuple[Units, Rows]:
+        """A Poisson sample of `units`, and one uniformly drawn row of each sampled unit."""
+        sampled = self.poisson_sample(units, sampling_rate, noise)
+        places = noise.choices(self._sizes(sampled), self.owners_of(sampled))  # of a record always 0
+        if self._grouped is None:
+            return sampled, sampled.astype(np.int64)
+        return sampled, self._grouped.members[self._grouped.starts[sampled] + places]
+
+    def shard_of_each(self, shards: int, key: bytes) -> NDArray[np.int64]:
+        """The shard of every unit, from a keyed hash of its own id.
+
+        Privacy: depends on that unit alone, so disjoint shards compose in parallel under add/remove-one. The key is
+        public randomness, drawn before any data is read.
+        """
+        shard = np.empty(self.count, np.int64)
+        for unit, own_id in enumerate(self.own_ids()):  # one after the other: there may be millions
+            shard[unit] = int.from_bytes(hashlib.blake2b(own_id, key=key, digest_size=8).digest(), "big") % shards
+        return shard
+
+    def of_shards(self, shards: int, key: bytes) -> list[Rows]:
+        """The rows of every shard, in the order of their units' own ids.
+
+        Privacy: as `shard_of_each`; the order within a shard depends on what that shard holds and on nothing else.
+        """
+        owner = self.shard_of_each(shards, key)
+        parts = (np.flatnonzero(owner == shard) for shard in range(shards))
+        return [self.of_all(part) for part in self._in_own_order(parts)]
 
     def order(self) -> bytes:
         """A hash of all rows and units in their order: who shares units out by position must agree on it."""
@@ -104,16 +142,6 @@ class UnitRows:
             return one_by_one(digests_by_row(self.records), self.images)
         return (str(name).encode() for name in self._grouped.names)
 
-    def in_own_order(self, parts: Iterable[Units]) -> Iterator[Units]:
-        """The units of each part in the order of their own ids."""
-        if self._grouped is None:
-            digests = digests_by_row(self.records)
-            yield from (part[np.argsort(digests(part).view("S32")[:, 0], kind="stable")] for part in parts)
-            return
-        names = self._grouped.names
-        for part in parts:
-            yield part[sorted(range(len(part)), key=[str(name).encode() for name in names[part]].__getitem__)]
-
     def contents(self) -> Iterator[bytes]:
         """Of each unit all that it is: its id and the digests of its images."""
         if self._grouped is None:
@@ -122,6 +150,22 @@ class UnitRows:
         digests = digests_by_row(self.records)
         for unit in range(self.count):
             yield self.own_id(unit) + b"".join(sorted(map(bytes, digests(self.of(unit)))))
+
+    def _sizes(self, units: Units) -> NDArray[np.int64]:
+        """How many images each of these units has."""
+        if self._grouped is None:
+            return np.ones(len(units), np.int64)
+        return self._grouped.starts[units + 1] - self._grouped.starts[units]
+
+    def _in_own_order(self, parts: Iterable[Units]) -> Iterator[Units]:
+        """The units of each part in the order of their own ids."""
+        if self._grouped is None:
+            digests = digests_by_row(self.records)
+            yield from (part[np.argsort(digests(part).view("S32")[:, 0], kind="stable")] for part in parts)
+            return
+        names = self._grouped.names
+        for part in parts:
+            yield part[sorted(range(len(part)), key=[str(name).encode() for name in names[part]].__getitem__)]
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,15 @@ def unit_of_all(units: set[Unit], images_per_group: int | None) -> Unit:
     return "group" if images_per_group is not None or "group" in units else "record"
 
 
-def counted_as(events: Sequence[Event], unit: Unit, whole: Unit, images_per_group: int | None) -> list[Event]:
-    """What events for each `unit` count for each `whole`."""
+def in_one_unit(
+    plans: Sequence[tuple[Sequence[Event], Unit]], images_per_group: int | None
+) -> tuple[Unit, list[list[Event]]]:
+    """The unit in which these plans, each for a unit of its own, add up; and what each of them counts for it."""
+    whole = unit_of_all({unit for _, unit in plans}, images_per_group)
+    return whole, [_counted_as(events, unit, whole, images_per_group) for events, unit in plans]
+
+
+def _counted_as(events: Sequence[Event], unit: Unit, whole: Unit, images_per_group: int | None) -> list[Event]:
     if unit == whole:
         return list(events)
     assert images_per_group is not None, "an account of two units knows the images of one group"

@@ -509,7 +509,7 @@ def test_no_more_steps_are_leased_than_were_paid_for(records: Any, open_session:
     steps = session.gradient_steps(STEPS, clip_norm=1.0)
     steps._steps_left = 10 * STEPS.count  # a mistake in the counting of steps
     for _ in range(STEPS.count // steps.lease_size):
-        session._spending.lease(steps._paid, steps.lease_size)
+        steps._paid.lease(steps.lease_size)
     reads = data.reads
     with pytest.raises(BudgetError, match="paid steps are left"):
         steps.step(lambda images, labels: [torch.zeros(1)])

@@ -16,7 +16,7 @@ from veilset.privacy.events import Event
 from veilset.privacy.sharing import noise_of_one_sum
 from veilset.privacy.vault import PublicFacts
 from veilset.teachers.config import KindOrAuto, TeacherPlan, TeacherSettings
-from veilset.teachers.planning import TeacherDraft, draft_teacher, hidden_below
+from veilset.teachers.planning import TeacherDraft, draft_teacher
 
 Form = Literal["auto", "code", "map", "channel"]
 
@@ -192,8 +192,7 @@ class Making:
 class ImgsynPlan(MethodPlan):
     """The starting images' plan, a count, the teacher's, one Gaussian for the statistic, the labels' temperature.
 
-    Whether any image is moved, and towards a released statistic or not, is decided with it. Noise hides a class of
-    fewer units than `hidden_below`.
+    Whether any image is moved, and towards a released statistic or not, is decided with it.
     """
 
     settings: ImgsynSettings
@@ -203,7 +202,6 @@ class ImgsynPlan(MethodPlan):
     teacher: TeacherPlan
     statistic: Event | None
     temperature: float
-    hidden_below: float
 
     @property
     def aligns(self) -> bool:
@@ -298,7 +296,6 @@ class Imgsyn(Method):
             teacher=teacher,
             statistic=statistic,
             temperature=temperature,
-            hidden_below=hidden_below(budget),
         )
 
     def default_samples(self, facts: PublicFacts) -> int:

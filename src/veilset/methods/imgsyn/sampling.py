@@ -4,7 +4,7 @@ Sections 4.2 and 4.3 of DP-ImgSyn. All of it is post-processing of the teacher a
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,12 +21,16 @@ from veilset.methods.imgsyn.config import AlignSettings, ImgsynPlan
 from veilset.methods.imgsyn.statistic import LayerMoments
 from veilset.methods.shared.choices import Start, Variation
 from veilset.methods.shared.findings import as_labels, has_and_lacks
-from veilset.methods.shared.starting_images import Batch, balanced_choice, starting_images
+from veilset.methods.shared.starting_images import balanced_choice, starting_images
 from veilset.privacy.vault import Public, PublicFacts
 from veilset.teachers.counts import Counts
+from veilset.teachers.planning import hidden_below
 from veilset.teachers.teacher import Teacher
 from veilset.training.augment import MILD, augment
 from veilset.training.memory import giving_back
+
+Starts = Callable[[int], Tensor]
+"""From the number of a batch to its starting images in [0, 1], (batch, C, H, W); the same number, the same images."""
 
 _AT_ONCE = 100
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -69,7 +73,9 @@ class AlignedImages(Fitted):
 
     def warnings(self) -> list[str]:
         """Classes that noise hides; and that images which start from merf's resemble the private ones."""
-        found = [] if self.counts is None else self.counts.drowned(self.facts.class_names, self.plan.hidden_below)
+        found = []
+        if self.counts is not None:
+            found = self.counts.drowned(self.facts.class_names, hidden_below(self.plan.budget))
         if self.look_alikes is None:
             return found
         return [
@@ -85,12 +91,12 @@ class AlignedImages(Fitted):
         config, moments, device = self.plan.settings, self.moments, self.context.device
         copies = config.copies if config.augmentation == "images" else 1
         batches = math.ceil(count / (config.batch * copies))
-        starts = self._starts(batches * config.batch, derive_seed(seed, "aligned"), config.aligned_variation)
+        starts = self._starts(batches, derive_seed(seed, "aligned"), config.aligned_variation)
         alignment = self._settled(starts, moments)
         kept = KeptBatches(self.context.workspace, f"imgsyn-{count}-{seed}")
 
         def work(number: int) -> Tensor:
-            start = starts(number, config.batch).to(device)
+            start = starts(number).to(device)
             moved = align(start, self._aims(number), moments, self.target, alignment).images
             # The teacher labels each copy anew, so a student learns more from it than from changing an image itself.
             coins = torch_generator(seed, f"imgsyn copies {number}", device)
@@ -108,8 +114,8 @@ class AlignedImages(Fitted):
             return self._empty()
         making, size = self.plan.making, self.plan.settings.batch
         batches = math.ceil(count * making.pool / size)
-        starts = self._starts(batches * size, derive_seed(seed, "chosen"), making.variation)
-        candidates = (_as_bytes(starts(number, size)) for number in range(batches))
+        starts = self._starts(batches, derive_seed(seed, "chosen"), making.variation)
+        candidates = (_as_bytes(starts(number)) for number in range(batches))
         logits = torch.cat(list(self._labelled(candidates, "looking for images of all classes", batches)))
         coins, shares = numpy_generator(seed, "imgsyn choice"), self._shares()
         if self.facts.findings:  # who has a finding and who lacks it are two classes of each
@@ -118,7 +124,7 @@ class AlignedImages(Fitted):
         else:
             rows = balanced_choice(logits.softmax(dim=1), count, coins, shares)
         # Made a second time instead of kept: what is chosen fits into memory, what it is chosen from may not.
-        parts = [_as_bytes(starts(int(n), size))[rows[rows // size == n] % size] for n in np.unique(rows // size)]
+        parts = [_as_bytes(starts(int(n)))[rows[rows // size == n] % size] for n in np.unique(rows // size)]
         return torch.cat(parts), logits[torch.from_numpy(rows)]
 
     def _labelled(self, batches: Iterable[Tensor], what: str, total: int) -> Iterator[Tensor]:
@@ -131,16 +137,18 @@ class AlignedImages(Fitted):
         """The batches of a long loop, which is shown and gives memory back."""
         yield from giving_back(track(batches, self.context.progress, what, total))
 
-    def _starts(self, count: int, seed: int, variation: Variation) -> Batch:
-        """Starting images, in batches of at least `count` together."""
+    def _starts(self, batches: int, seed: int, variation: Variation) -> Starts:
+        """Starting images, by the number of their batch."""
         config, seed = self.plan.settings, derive_seed(seed, "imgsyn start")
+        size = config.batch
         if self.look_alikes is not None:
-            drawn = self.look_alikes.sample(math.ceil(count / config.batch) * config.batch, seed).images
-            return lambda number, size: as_floats(torch.from_numpy(drawn[number * size : (number + 1) * size]))
+            drawn = self.look_alikes.sample(batches * size, seed).images
+            return lambda number: as_floats(torch.from_numpy(drawn[number * size : (number + 1) * size]))
         kind: Start = "drawn" if self.public is None else "public"
         if config.start != "auto" and config.start != "merf":
             kind = config.start
-        return starting_images(kind, self.facts.shape, self.public, variation=variation, blur=config.blur, seed=seed)
+        images = starting_images(kind, self.facts.shape, self.public, variation=variation, blur=config.blur, seed=seed)
+        return lambda number: images(number, size)
 
     def _aims(self, number: int) -> Tensor:
         """Line 2 of Algorithm 1: target labels, all classes in turn, or by their shares, over the whole release.
@@ -163,12 +171,12 @@ class AlignedImages(Fitted):
         """The proportions of the classes that are released, where they are not even."""
         return None if self.counts is None or self.plan.settings.balance == "even" else self.counts.shares()
 
-    def _settled(self, starts: Batch, moments: LayerMoments) -> AlignSettings:
+    def _settled(self, starts: Starts, moments: LayerMoments) -> AlignSettings:
         """The alignment with the number of its iterations fixed, by the first batch if it is to be found."""
         config = self.plan.settings
         if config.stop == "fixed":
             return config
-        first = starts(0, config.batch).to(self.context.device)
+        first = starts(0).to(self.context.device)
         curve = align(first, self._aims(0), moments, self.target, config).variations
         return config.changed(iterations=turning_point(curve))
 

@@ -12,7 +12,7 @@ follows from the noisy sums (weights, state of an optimizer) may be kept at the 
 from there without the steps that it leased and lost. Noise is not kept: a resumed run takes none of it back.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,7 +27,6 @@ from veilset.privacy.mechanisms.opened import Opened
 from veilset.privacy.noise import GRID_BITS, Claim
 from veilset.privacy.processes import release_to_all
 from veilset.privacy.rows import PerImage, alone
-from veilset.privacy.sampling import owners_of, poisson_rows, shard_of_each
 from veilset.privacy.unit_rows import Units
 
 ClippedSum = Callable[..., Sequence[torch.Tensor]]
@@ -54,6 +53,7 @@ class GradientSteps:
             )
         self._features = None if features is None else alone(features, opened.facts)[0]
         self._paid = opened.spending.pay_steps(event)
+        self.keep, self.kept = self._paid.keep, self._paid.kept
         self._event, self._clip_norm = event, clip_norm
         self.lease_size = 50
         self.momentum = 0.0  # of the optimizer that follows; the weights of correlated noise are made for it
@@ -63,7 +63,7 @@ class GradientSteps:
         self._noise, self._progress = opened.noise, opened.progress
         self._own: Units = opened.own_units
         self._declared = opened.facts.units
-        self._cache: tuple[torch.Tensor, np.ndarray] | None = None
+        self._cache: tuple[torch.Tensor, torch.Tensor, np.ndarray] | None = None
         self._past: CorrelatedNoise | None = None
         self._groups: list[Units] | None = None
 
@@ -100,14 +100,14 @@ class GradientSteps:
             self._left_in_lease = min(max(1, self.lease_size), self.steps_left)
             if self._left_in_lease <= 0:
                 raise BudgetError(f"All {self.total} steps of {self.event.label!r} are taken. No data was read.")
-            self._spending.lease(self._paid, self._left_in_lease)
+            self._paid.lease(self._left_in_lease)
         units = self._units_of(self.total - self._steps_left)
         self._left_in_lease -= 1
         self._steps_left -= 1
-        sampled, rows = poisson_rows(self._rows, units, self.event.sampling_rate, self._noise)
+        sampled, rows = self._rows.poisson_rows(units, self.event.sampling_rate, self._noise)
         batch = self._read(rows)
         if draws:
-            batch += (self._noise.uniforms(len(sampled), draws, owners_of(self._rows, sampled)),)
+            batch += (self._noise.uniforms(len(sampled), draws, self._rows.owners_of(sampled)),)
         sums = clipped_sum(*batch)
         total = torch.cat([part.detach().flatten().double().cpu() for part in sums])
         step = self.clip_norm * 2.0**-GRID_BITS
@@ -128,14 +128,6 @@ class GradientSteps:
         """Whether this is the moment to `keep` a state: the next step needs a new lease."""
         return self._left_in_lease == 0
 
-    def keep(self, state: Mapping[str, Any]) -> None:
-        """Store what a resumed run goes on from: tensors and plain data, computed from noisy sums alone."""
-        self._spending.keep_state(self._paid, state)
-
-    def kept(self) -> dict[str, Any] | None:
-        """The last state that an earlier part of this run kept; every process gets that of rank 0."""
-        return self._spending.kept_state(self._paid)
-
     def _units_of(self, step: int) -> Units:
         """Who may take part in a step, counted from 0 over the whole run: with bands, the units of its group.
 
@@ -146,7 +138,7 @@ class GradientSteps:
             return self._own
         if self._groups is None:
             key = f"{self._spending.ledger.header['run']}/bands/{self.event.label}".encode()[:64]
-            group = shard_of_each(self._rows, bands, key)[self._own]
+            group = self._rows.shard_of_each(bands, key)[self._own]
             self._groups = [self._own[group == number] for number in range(bands)]
         return self._groups[step % bands]
 
@@ -155,12 +147,14 @@ class GradientSteps:
             return self._from_vault(rows)
         if self._cache is None:
             self._cache = self._compute(self._features)
-        cached, places = self._cache
-        return cached[torch.from_numpy(places[rows])], torch.from_numpy(self._rows.labels(rows))
+        coded, labels, places = self._cache
+        found = torch.from_numpy(places[rows])
+        return coded[found], labels[found]
 
     @torch.no_grad()
-    def _compute(self, features: PerImage) -> tuple[torch.Tensor, np.ndarray]:
-        """The features of this process's own rows, each from its own image alone, and the place of every row in them.
+    def _compute(self, features: PerImage) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+        """The features of this process's own rows, each from its own image alone, their labels, and the place of every
+        row among them.
 
         They never leave this object but in a batch.
         """
@@ -171,16 +165,17 @@ class GradientSteps:
         if not len(own):  # an empty shard looks like any other: no rows of the right width
             black = torch.zeros(1, *self._rows.records.shape, dtype=torch.uint8)
             blank = torch.zeros(1, *self._rows.records.labels.shape[1:], dtype=torch.int64)
-            return features(black, blank)[:0].float(), places
-        parts = []
+            return features(black, blank)[:0].float(), blank[:0], places
+        parts, labels = [], []
         # How many units a shard holds is private, and how many images groups hold: only all records show progress.
         progress = self._progress if len(own) == total == self._rows.count else SILENT
         with progress.task(f"features for {self.event.label}", self._declared) as task:
             for start in range(0, len(own), _READ_AT_ONCE):
-                rows = own[start : start + _READ_AT_ONCE]
-                parts.append(features(*self._from_vault(rows)).float())
-                task.advance(len(rows))
-        return torch.cat(parts), places
+                batch = self._from_vault(own[start : start + _READ_AT_ONCE])
+                parts.append(features(*batch).float())
+                labels.append(batch[1])
+                task.advance(len(batch[1]))
+        return torch.cat(parts), torch.cat(labels), places
 
     def _from_vault(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         images, labels = self._rows.read(rows)

@@ -24,9 +24,9 @@ from veilset.core.settings import require_clip_norm
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
 from veilset.privacy.mechanisms.shard_rows import ShardRows
-from veilset.privacy.noise import GridSum, NoiseSource
+from veilset.privacy.mechanisms.sums import GridSum
+from veilset.privacy.noise import NoiseSource
 from veilset.privacy.rows import PerImage, below, require_alone, rows_of
-from veilset.privacy.sampling import rows_of_shards
 from veilset.privacy.spending import Spending, require_all_units, require_independent
 
 State = Mapping[str, Any]
@@ -101,6 +101,8 @@ class Critics:
         for event in self.events:
             require_independent(event)
         self._paid = [own.pay_steps(event) for event, own in zip(self.events, spendings, strict=True)]
+        # Of the critics nothing is kept: they begin anew where a run goes on.
+        self.keep, self.kept = self._paid[0].keep, self._paid[0].kept
         self._begun = self._begun_before = sum(paid.begun for paid in self._paid)
 
     @property
@@ -128,7 +130,7 @@ class Critics:
         event = self.events[shard or 0]
         if self.steps_left == 0:
             raise BudgetError(f"All {made} steps of {event.label!r} are taken. No data was read.")
-        self._spending.lease(self._paid[shard or 0], 1)
+        self._paid[shard or 0].lease(1)
         self._begun += 1
         return self._noised(self._exact_sum(query, shard), event, self._noise)
 
@@ -136,14 +138,6 @@ class Critics:
     def keeps_now(self) -> bool:
         """Whether this is the moment to `keep` a state: after every `keep_every` steps of this part of the run."""
         return (self._begun - self._begun_before) % self.keep_every == 0
-
-    def keep(self, state: Mapping[str, Any]) -> None:
-        """Store what a resumed run goes on from, computed from noisy sums alone. Critics begin anew then."""
-        self._spending.keep_state(self._paid[0], state)
-
-    def kept(self) -> dict[str, Any] | None:
-        """The last state that an earlier part of this run kept."""
-        return self._spending.kept_state(self._paid[0])
 
     def _noised(self, total: GridSum, event: Event, noise: NoiseSource) -> Tensor:
         """The sum as it may leave: an answer may move from one end of its ball to the other, two clip norms."""
@@ -191,7 +185,7 @@ class Critics:
         """The rows of this process's shards."""
         # Public and fixed before any record is read; the same seed gives the same shards.
         key = f"{self._spending.ledger.header.get('seed')}/critics".encode()[:64]
-        members = rows_of_shards(self._rows, self.critics, key)
+        members = self._rows.of_shards(self.critics, key)
         black = torch.zeros(1, *self._facts.shape, dtype=torch.uint8)
         width = rows_of(self._features, black, torch.zeros(1, dtype=torch.int64)).shape[1]
         shards = []

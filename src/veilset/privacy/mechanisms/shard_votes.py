@@ -7,7 +7,7 @@ into a set of known size before it is added.
 A model is a function of its own shard to the last bit: the rows of a shard are read in batches of their own, in the
 order of their own ids, and what training draws at random is seeded by the number of the shard.
 
-One unit lies in one shard (privacy/sampling.py), so adding or removing it changes one model, in any way whatever, and
+One unit lies in one shard (privacy/unit_rows.py), so adding or removing it changes one model, in any way whatever, and
 moves the sum by at most the diameter of that set. The sum mixes all shards: it is one event of the whole vault.
 """
 
@@ -24,9 +24,8 @@ from veilset.core.records import Rows
 from veilset.core.settings import require_clip_norm
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
-from veilset.privacy.noise import GridSum
+from veilset.privacy.mechanisms.sums import GridSum
 from veilset.privacy.rows import PerImage, below, require_alone, rows_of
-from veilset.privacy.sampling import rows_of_shards
 
 TrainShard = Callable[[Tensor, Tensor], Any]
 """Feature rows (m, d) and labels (m,) of one shard, m >= 1 -> a model. It must keep nothing outside the model."""
@@ -166,7 +165,7 @@ class Ensemble:
         rank, size = self._rank, self._size
         # Public and fixed before any record is read; the same seed gives the same shards.
         seed = self._spending.ledger.header.get("seed")
-        shards = rows_of_shards(self._rows, self.teachers, f"{seed}/ensemble".encode()[:64])
+        shards = self._rows.of_shards(self.teachers, f"{seed}/ensemble".encode()[:64])
         models = []
         with self._progress.task("teachers", self.teachers) as task:
             for shard in range(rank, self.teachers, size):

@@ -3,9 +3,8 @@
 Histograms and quantiles are such sums: of one-hot rows, and of one-hot rows over public edges.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,10 +13,9 @@ from veilset.core.progress import SILENT
 from veilset.core.settings import require_clip_norm
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.opened import Opened
-from veilset.privacy.noise import GridSum
+from veilset.privacy.noise import GRID_BITS, Claim, NoiseSource
+from veilset.privacy.processes import release_to_all
 from veilset.privacy.rows import LARGEST_NUMBER, PerImage, alone, clipped
-from veilset.privacy.sampling import poisson_sample
-from veilset.privacy.unit_rows import UnitRows, Units
 
 
 def noisy_sum(
@@ -36,21 +34,67 @@ def noisy_sum(
     blocks = opened.facts.classes if by_class and not spread else 1
     width *= opened.facts.classes if spread else 1
     total = GridSum(blocks, width, clip_norm)
-    units = poisson_sample(opened.rows, opened.own_units, event.sampling_rate, opened.noise)
+    units = opened.rows.poisson_sample(opened.own_units, event.sampling_rate, opened.noise)
     # How many units a sample or a shard holds is private, so only a full sum shows its progress.
     progress = opened.progress if event.sampling_rate == 1.0 and event.shard is None else SILENT
     with progress.task(event.label, opened.facts.units) as task, torch.no_grad():
-        for members, images, labels, count in _unit_batches(opened.rows, units, batch):
+        for sides in opened.rows.in_batches(units, batch):
+            members, images, labels = map(torch.from_numpy, sides)
             values = row_of(images, labels).double()
             values = _in_blocks(values, labels) if spread else values
             places = labels if blocks > 1 else torch.zeros(len(labels), dtype=torch.int64)
             vectors, owners, places = _unit_vectors(values, members, places, blocks)
             total.add(clipped(vectors, owners, clip_norm, numbers=blocks * width), places)
-            task.advance(count * opened.size)
+            task.advance((int(members[-1]) + 1) * opened.size)
     released = total.release(opened.noise, event.noise_multiplier, event=event)
     if spread:
         released = released.reshape(opened.facts.classes, -1)
     return opened.spending.keep(released if by_class else released[0])
+
+
+class GridSum:
+    """An exact sum of rows whose L2 norm is at most `clip_norm`, and its noisy release.
+
+    Privacy: adding or removing one row of norm at most `clip_norm` moves the exact sum by at most `clip_norm` in L2;
+    `release` adds normal noise of `noise_multiplier * clip_norm` per coordinate.
+    """
+
+    def __init__(self, blocks: int, width: int, clip_norm: float) -> None:
+        self._clip_norm = clip_norm
+        self._step = clip_norm * 2.0**-GRID_BITS
+        self._total = torch.zeros(blocks, width, dtype=torch.int64)
+
+    def add(self, rows: Tensor, blocks: Tensor) -> None:
+        """Add each row (float64, already clipped) to its block."""
+        whole = torch.trunc(rows / self._step)
+        # Integers below 2^53 add exactly in float64, and one product does all rows of a batch.
+        share = torch.zeros(len(self._total), len(rows), dtype=torch.float64)
+        share[blocks, torch.arange(len(rows))] = 1.0
+        self._total += (share @ whole).to(torch.int64)
+
+    def release(
+        self,
+        noise: NoiseSource,
+        noise_multiplier: float,
+        *,
+        sensitivity: float | None = None,
+        parts: int = 1,
+        event: Event | None = None,
+    ) -> Tensor:
+        """The sum with noise, in float64.
+
+        Each row is a unit's own, and may move the sum by the clip norm. Where rows are the answers of shards,
+        `sensitivity` says how far one unit may move each of `parts` equal parts of the sum, each paid for on its own.
+        """
+        claim = Claim(
+            step=self._step,
+            sensitivity=self._clip_norm if sensitivity is None else sensitivity,
+            noise_multiplier=noise_multiplier,
+            parts=parts,
+            event=event,
+            of_units=sensitivity is None,
+        )
+        return release_to_all(self._total, claim, noise)
 
 
 def one_hot_rows(bin_of: PerImage, bins: int) -> PerImage:
@@ -88,19 +132,6 @@ class Edges:
         """The edge below which the fraction of `units` lies, by noisy counts of the bins."""
         reached = torch.nonzero(counts.cumsum(0) / units >= self._fraction)
         return float(self._bounds[int(reached[0]) + 1] if len(reached) else self._bounds[-1])
-
-
-def _unit_batches(rows: UnitRows, units: Units, batch: int) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
-    """Whole units, as many as `batch` images hold: the place of each image's unit, images, labels, how many units."""
-    start = 0
-    while start < len(units):
-        near = units[start : start + batch]  # no more can fit: a unit has an image at least
-        sizes = rows.sizes(near)
-        count = max(1, int(np.searchsorted(np.cumsum(sizes), batch, side="right")))
-        members = np.repeat(np.arange(count), sizes[:count])
-        images, labels = rows.read_units(near[:count])
-        yield torch.from_numpy(members), torch.from_numpy(images), torch.from_numpy(labels), count
-        start += count
 
 
 def _in_blocks(values: Tensor, findings: Tensor) -> Tensor:
