@@ -37,8 +37,9 @@ def noisy_sum(
     width *= opened.facts.classes if spread else 1
     total = GridSum(blocks, width, clip_norm)
     units = poisson_sample(opened.rows, opened.own_units, event.sampling_rate, opened.noise)
-    # How many units a sample or a shard holds is private, so only a full sum shows its progress.
-    progress = opened.progress if event.sampling_rate == 1.0 and event.shard is None else SILENT
+    # How many units a sample, a shard or one of several processes holds is private: only a full sum shows its progress.
+    is_full = event.sampling_rate == 1.0 and event.shard is None and opened.size == 1
+    progress = opened.progress if is_full else SILENT
     with progress.task(event.label, opened.facts.units) as task, torch.no_grad():
         for members, images, labels, count in _unit_batches(opened.rows, units, batch):
             values = row_of(images, labels).double()
@@ -46,7 +47,7 @@ def noisy_sum(
             places = labels if blocks > 1 else torch.zeros(len(labels), dtype=torch.int64)
             vectors, owners, places = _unit_vectors(values, members, places, blocks)
             total.add(clipped(vectors, owners, clip_norm, numbers=blocks * width), places)
-            task.advance(count * opened.size)
+            task.advance(count)
     released = total.release(opened.noise, event.noise_multiplier, event=event)
     if spread:
         released = released.reshape(opened.facts.classes, -1)
