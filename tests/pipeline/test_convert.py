@@ -1,6 +1,7 @@
 """Conversion of a trained network: a release's guarantee carries over, a network of one's own has none."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,17 @@ def test_a_release_that_does_not_verify_is_refused(published: Path) -> None:
     with (published / "student.safetensors").open("ab") as file:
         file.write(b"x")
     with pytest.raises(VerificationError, match="does not verify"):
+        convert_release(published, CONVERSION)
+
+
+def test_the_release_that_was_verified_is_the_one_that_is_converted(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a signed one could be shown for the signature, and another exchanged for it."""
+    other = dataclasses.replace(load_release(published).certificate, warnings=("another",), files={})
+    exchanged = dataclasses.replace(load_release(published), certificate=other).save(tmp_path / "other")
+    monkeypatch.setattr("veilset.pipeline.convert.load_release", lambda _: load_release(exchanged))
+    with pytest.raises(VerificationError, match="not the release that was verified"):
         convert_release(published, CONVERSION)
 
 
@@ -99,3 +111,35 @@ def test_statistics_are_not_to_be_had(tmp_path: Path) -> None:
     wanting = dataclasses.replace(CONVERSION, settings={**LOOP, "statistics_share": "0.2"})
     with pytest.raises(InputError, match="no statistics"):
         convert_network(tmp_path / "own.safetensors", OWN, wanting)
+
+
+@pytest.mark.parametrize("name", ["stranger:network", "timm:resnet18", "torchvision:resnet18", "unknown", 3])
+def test_what_a_strangers_file_names_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: object
+) -> None:
+    """A student's folder says what network it is of. That must be one of ours, or the user has to name it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stranger.py").write_text("raise SystemExit('code of a stranger ran')")
+    save_file(build_network("lenet", shape=(16, 16, 1), classes=2).state_dict(), tmp_path / "student.safetensors")
+    said = {"student": name, "shape": [16, 16, 1], "class_names": ["a", "b"]}
+    (tmp_path / "student.json").write_text(json.dumps(said))
+    with pytest.raises(InputError, match=r"none of ours|does not say what network"):
+        convert_network(tmp_path, Declared(), CONVERSION)
+    assert convert_network(tmp_path, Declared(network="lenet"), CONVERSION).certificate.guarantee == "none"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[]",
+        "{",
+        '{"student": "lenet", "shape": [1000000, 1000000, 1]}',
+        '{"student": "lenet", "shape": [16]}',
+        '{"student": "lenet", "shape": [16, 16, 1], "class_names": [1, 2]}',
+    ],
+)
+def test_a_description_of_another_form_is_named(tmp_path: Path, said: str) -> None:
+    save_file(build_network("lenet", shape=(16, 16, 1), classes=2).state_dict(), tmp_path / "student.safetensors")
+    (tmp_path / "student.json").write_text(said)
+    with pytest.raises(InputError, match=r"student\.json"):
+        convert_network(tmp_path, Declared(), CONVERSION)

@@ -1,5 +1,7 @@
 """Groups of the same images: every image counts, over all runs of an account together."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,10 +10,11 @@ from hypothesis import strategies as st
 from veilset.core.errors import InputError
 from veilset.data import ImageSet
 from veilset.privacy import sources
+from veilset.privacy.account import Account
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
 from veilset.privacy.same_groups import Pairs, are_alike, sorted_pairs, without_repeats
-from veilset.privacy.sources import account_for
+from veilset.privacy.sources import account_for, account_of
 from veilset.privacy.vault import Vault
 
 PLAN = Plan(budget=Budget(1.0, 1e-3), events=(Event(label="sum", noise_multiplier=4.0),))
@@ -126,6 +129,26 @@ def test_an_earlier_run_is_not_forgotten_for_a_larger_one() -> None:
     assert account_for(vault(patients)).path == account.path
     with sources._index().reading() as database:
         assert len(database.execute("SELECT 1 FROM groupings").fetchall()) == 1, "the whole says all"
+
+
+def test_an_account_that_was_moved_keeps_its_groups(tmp_path: Path) -> None:
+    patients = np.arange(200) // 4
+    account = account_for(vault(patients))
+    account.reserve("first", "merf", PLAN, unit="group")
+    moved = Account(account.path.rename(tmp_path / "moved.sqlite"))
+    with pytest.raises(InputError, match="other groups"):
+        account_of(vault(np.arange(200) // 2), moved)
+    assert account_of(vault(patients), moved).path == moved.path
+    with pytest.raises(InputError, match="other groups"):
+        account_of(vault(np.arange(200) // 2), moved)
+
+
+def test_another_account_in_the_place_of_one_that_is_gone_begins_anew(tmp_path: Path) -> None:
+    account = account_for(vault(np.arange(200) // 4))
+    account.reserve("first", "merf", PLAN, unit="group")
+    account.path.unlink()
+    other = Account(tmp_path / "other.sqlite")
+    assert account_of(vault(np.arange(200) // 2), other).path == other.path
 
 
 def test_what_an_earlier_version_kept_counts() -> None:

@@ -63,7 +63,12 @@ def test_without_a_guarantee_no_epsilon_is_left_anywhere(make, how):
         ("epsilon=1.5", "epsilon=(not stated)"),
         ("an Epsilon of about 3e4 holds", "an Epsilon of about (not stated) holds"),
         ("eps 10", "eps (not stated)"),
+        ("(epsilon, delta) = (1.5, 1e-5)", "(epsilon, delta) = ((not stated), 1e-5)"),
+        ("ε-DP with 1.5", "ε-DP with (not stated)"),
+        ("It is (1.5, 1e-5)-differentially private", "It is (not stated)-differentially private"),
+        ("(2,1e-6)-DP", "(not stated)-DP"),
         ("steps 10, keeps 3, epsilon is not claimed", None),
+        ("At this epsilon noise hides fewer than 45: (3, 4) images", None),
     ],
 )
 def test_numbers_beside_the_word_epsilon_go(text, left):

@@ -19,13 +19,8 @@ def drawn_patterns(count: int, size: int, channels: int, generator: torch.Genera
     In colour, the light and the dark of a picture each get a random colour; three in ten keep a black background.
     """
     third = count // 3
-    grey = torch.cat(
-        [
-            _strokes(third, size, generator),
-            _shapes(third, size, generator),
-            _clouds(count - 2 * third, size, generator),
-        ]
-    )[:, None]
+    drawn = [_strokes(third, size, generator), _shapes(third, size, generator)] if third else []
+    grey = torch.cat([*drawn, _clouds(count - 2 * third, size, generator)])[:, None]
     if channels == 1:
         return grey
     light = torch.rand(count, channels, 1, 1, generator=generator)

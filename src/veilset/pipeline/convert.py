@@ -71,6 +71,8 @@ def convert_release(
     if not found.ok:
         raise VerificationError(f"{path} does not verify, so nothing can be made of it. " + " ".join(found.problems))
     source = load_release(path)
+    if source.certificate != found.certificate:
+        raise VerificationError(f"{path} is not the release that was verified. Do not change it during a conversion.")
     part = next((name for name in _PARTS if name in source.models), None)
     if part is None:
         raise InputError(f"{path} holds no classifier to learn from. Take a release of dfd, imgsyn, pate or pldk.")

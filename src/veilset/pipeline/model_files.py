@@ -1,7 +1,8 @@
 """A trained network from a file: what it holds says how many classes and colours there are, the user says the rest.
 
 Safetensors and PyTorch's own files are read, the latter as tensors alone. Networks are ours by name, the user's own as
-module:function, or those of torchvision and timm where these are installed.
+module:function, or those of torchvision and timm where these are installed. A file may be a stranger's, so what it says
+of itself can name our networks and nothing else: no code, and no library's network, is loaded by its word.
 """
 
 import importlib
@@ -16,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from veilset.core.errors import InputError
-from veilset.models import build_network
+from veilset.models import NETWORKS, build_network
 from veilset.privacy.vault import PublicFacts
 
 _STUDENT = ("student.safetensors", "student.json")  # what `veilset train` writes
 _WRAPPED = ("state_dict", "model", "model_state_dict")  # where training scripts put the weights
+_LARGEST_SIDE = 1024  # of the images that a file may say it knows
 _LIBRARIES = ("torchvision", "timm")
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -79,9 +81,7 @@ class Together(nn.Module):
 def read_model(path: Path, declared: Declared) -> tuple[nn.Module, PublicFacts, str]:
     """The network of a file, ready to answer, what is public of it, and its name."""
     weights, said = _read(path)
-    name = declared.network or said.get("student")
-    if not isinstance(name, str):
-        raise InputError(f"{path} does not say what network it is of. Pass --network, e.g. --network convnet.")
+    name = declared.network or _name_of(path, said)
     facts = _facts(path, weights, declared, said)
     network = _build(name, facts)
     try:
@@ -104,7 +104,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         weights, description = (path / name for name in _STUDENT)
         if not (weights.exists() and description.exists()):
             raise InputError(f"{path} is neither a release nor a student of `veilset train`. Pass a file of weights.")
-        said = json.loads(description.read_text(encoding="utf-8"))
+        said = _described(description)
         path = weights
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
@@ -124,6 +124,38 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
         raise InputError(f"Expected a state_dict of tensors at {path}. Save model.state_dict() there.")
     return {str(name).removeprefix("module."): value for name, value in found.items()}, said
+
+
+def _described(path: Path) -> dict[str, Any]:
+    """What a student's description says, of the types that are asked for."""
+    try:
+        said = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InputError(f"Expected JSON in {path}: {error}.") from error
+    shape = said.get("shape", [1, 1, 1]) if isinstance(said, dict) else None
+    if (
+        not isinstance(shape, list)
+        or len(shape) != 3
+        or not all(type(side) is int and 1 <= side <= _LARGEST_SIDE for side in shape)
+        or not isinstance(said.get("class_names", []), list)
+        or not all(isinstance(name, str) for name in said.get("class_names", []))
+    ):
+        raise InputError(f"Expected what `veilset train` writes in {path}: a shape and the names of classes.")
+    found: dict[str, Any] = said
+    return found
+
+
+def _name_of(path: Path, said: Mapping[str, Any]) -> str:
+    """The network of ours that a description names, perhaps with a width."""
+    name = said.get("student")
+    if not isinstance(name, str):
+        raise InputError(f"{path} does not say what network it is of. Pass --network, e.g. --network convnet.")
+    if name.partition("@")[0] not in NETWORKS:
+        raise InputError(
+            f"{path} says that its network is {name!r}, none of ours. What a file names is not imported: if you know "
+            "that code, pass it with --network."
+        )
+    return name
 
 
 def _facts(path: Path, weights: Mapping[str, Tensor], declared: Declared, said: Mapping[str, Any]) -> PublicFacts:

@@ -11,6 +11,7 @@ from veilset.core.records import Records
 from veilset.data.images import ImageSet
 from veilset.data.opening import open_images
 from veilset.privacy.vault import Public, PublicFacts
+from veilset.release.inputs import refuse_release_as_public
 
 PublicSource = Records | Public | str | Path | Any
 """A path, an array (N, H, W[, C]), or what `open_images` gives."""
@@ -21,6 +22,7 @@ def public_records(public: PublicSource, facts: PublicFacts, progress: Progress 
     height, width, channels = facts.shape
     size = height if height == width else None
     if isinstance(public, str | Path):
+        refuse_release_as_public(str(public))  # by the name that was given; the comparison knows where a link leads
         return open_images(public, size=size, channels=channels, needs_classes=False, progress=progress)
     if isinstance(public, Public) or (hasattr(public, "read") and hasattr(public, "labels")):
         return _in_shape(public, facts)

@@ -1,9 +1,10 @@
 """One vault in several processes (torchrun): units are shared out, noise is added once, the ledger is written once.
 
-Every process opens the same data and works on its own share of the units: the positions rank, rank + size, and so on.
-They compare the order of their records first, so that a unit has one owner. Each owner tosses the coins of its units,
-so that a Poisson sample over all processes is the one that the event claims. Sums are added over the processes before
-rank 0 adds the noise; all get the noisy sum and nothing else.
+Every process opens the same data and works on its own share of the units. A unit's owner is a keyed hash of its own id
+(privacy/unit_rows.py), and not its place: processors of different kinds compute rows that differ in the last bits, and
+one unit more would hand all others to another processor. The processes compare their records first, so that a unit has
+one owner. Each owner tosses the coins of its units, so that a Poisson sample over all processes is the one that the
+event claims. Sums are added over the processes before rank 0 adds the noise; all get the noisy sum and nothing else.
 """
 
 import json

@@ -38,8 +38,7 @@ _TABLES = (
 
 def require_same_groups(database: sqlite3.Connection, account: Account, vault: Vault, key: bytes) -> None:
     """Refuse a run for groups beside runs for other groups of the same images; note its own."""
-    for table in _TABLES:
-        database.execute(table)
+    _make_tables(database)
     place = str(account.path.resolve())
     known = _known(database, place) if any(run.unit == "group" for run in account.reservations) else []
     both = [*known, sorted_pairs(vault.group_hashes(key))]
@@ -56,6 +55,22 @@ def require_same_groups(database: sqlite3.Connection, account: Account, vault: V
         database.execute(f"DELETE FROM {table} WHERE account = ?", (place,))
     rows = [(place, number, pairs.astype("<u8").tobytes()) for number, pairs in enumerate(kept)]
     database.executemany("INSERT INTO groupings VALUES (?, ?, ?)", rows)
+
+
+def take_over_groups(database: sqlite3.Connection, gone: str, place: str) -> None:
+    """Let the account at `place`, of which nothing is noted, have the notes of one that is gone.
+
+    It may be the same file under another name. If it is not, no run for groups is on it, and its notes do not count.
+    """
+    _make_tables(database)
+    if not _known(database, place):
+        for table in ("groupings", "grouping"):
+            database.execute(f"UPDATE {table} SET account = ? WHERE account = ?", (place, gone))
+
+
+def _make_tables(database: sqlite3.Connection) -> None:
+    for table in _TABLES:
+        database.execute(table)
 
 
 def _known(database: sqlite3.Connection, place: str) -> list[Pairs]:

@@ -9,7 +9,9 @@ import copy
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from veilset.core.errors import BudgetError, InputError, VeilsetError
 from veilset.core.progress import SILENT, Progress
@@ -48,9 +50,12 @@ class Session:
         self._rows = contents_of(vault)
         self._units: Units = self._rows.units
         self._rank, self._size = rank_and_size()
+        self._spending = Spending(plan, ledger, workspace, keeps=self._rank == 0)
+        self._is_own: NDArray[np.bool_] | None = None  # of all units, where others are read by other processes
         if self._size > 1:
             require_alike(self._rows.order())
-        self._spending = Spending(plan, ledger, workspace, keeps=self._rank == 0)
+            key = f"{ledger.header['run']}/processes".encode()[:64]
+            self._is_own = self._rows.shard_of_each(self._size, key) == self._rank
         self._noise = noise
         self._progress = progress
 
@@ -162,7 +167,7 @@ class Session:
         return Opened(
             facts=self.facts,
             rows=self._rows,
-            units=self._units,
+            own_units=self._units if self._is_own is None else self._units[self._is_own[self._units]],
             rank=self._rank,
             size=self._size,
             spending=self._spending,

@@ -23,7 +23,7 @@ from veilset.core.errors import BudgetError, InputError
 from veilset.core.places import state_directory
 from veilset.core.progress import SILENT, Progress
 from veilset.privacy.account import Account
-from veilset.privacy.same_groups import require_same_groups
+from veilset.privacy.same_groups import require_same_groups, take_over_groups
 from veilset.privacy.state_file import Kind, StateFile
 from veilset.privacy.vault import Vault
 
@@ -110,7 +110,8 @@ def remember(vault: Vault, account: Account) -> list[Path]:
         others = []
         for path in _paths(database):
             if path != own and _likeness(database, path, hashes, vault.origin) == "same":
-                if not Path(path).exists():  # a person has named another account since it went
+                if not Path(path).exists():  # a person has named another account since it went, or has moved it
+                    take_over_groups(database, path, own)
                     _forget(database, path)
                     continue
                 if Account(Path(path)).limit is not None:

@@ -23,11 +23,12 @@ from veilset.privacy.unit_rows import UnitRows
 
 Unit = Literal["record", "group"]
 
-# The data layer lies above this one, so its functions are named and loaded on demand.
+# The layers of data and releases lie above this one, so their functions are named and loaded on demand.
 _OPENER = "veilset.data.opening:open_images"
 _FROM_ARRAYS = "veilset.data.datasets:from_arrays"
 _FROM_DATASET = "veilset.data.datasets:from_dataset"
 _OVERLAP = "veilset.data.overlap:refuse_overlap"
+_NO_RELEASE = "veilset.release.inputs:refuse_release_as_public"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +134,8 @@ class Vault:
     def check_public(self, records: "Records | Public", progress: Progress = SILENT) -> "Public":
         """These images as public ones; raises where private images are among them, exactly or nearly.
 
+        Images that were read from a release are refused, too: what it cost would be forgotten.
+
         Privacy: tells the custodian yes or no and how many; nothing of it reaches a release.
         """
         if type(records) is Public:
@@ -141,6 +144,7 @@ class Vault:
             records = records._records.records
         elif not isinstance(getattr(records, "labels", None), np.ndarray):
             raise InputError(f"Expected public images as from open_images, got {type(records).__name__}.")
+        resolve(_NO_RELEASE)(getattr(records, "origin", None))
         compared = Compared(records)
         resolve(_OVERLAP)(_CONTENTS[self].records, compared, progress)
         return Public(compared, self, _PASSED)
@@ -272,6 +276,7 @@ def compared_by_sites(records: Records) -> Public:
     Privacy: the server has no private records to compare with. A site compares the same images, which it knows by
     their hash in the agreement, with its own vault before it joins.
     """
+    resolve(_NO_RELEASE)(getattr(records, "origin", None))
     return Public(Compared(records), None, _PASSED)
 
 

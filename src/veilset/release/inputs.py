@@ -19,6 +19,8 @@ from veilset.release.certifying import OF_OTHERS
 from veilset.release.format import Release, load_release
 from veilset.release.verify import verify_release
 
+_DEEPEST = 3  # folders from a file of a release or an export up to its certificate, at most
+
 
 @dataclass(frozen=True, kw_only=True)
 class InputRelease:
@@ -72,7 +74,7 @@ def open_input(path: Path, *, is_of_others: bool = False) -> InputRelease:
 
 def inputs_at(place: str, *, is_of_others: bool = False) -> tuple[InputRelease, ...]:
     """The release at `place`, or that `place` is a file of; none where no certificate lies there."""
-    path = Path(place)
+    path = Path(place).resolve()  # a link to a release's file is that file
     folder = path if path.is_dir() else path.parent
     if not place or not (folder / layout.CERTIFICATE).exists():
         return ()
@@ -117,13 +119,17 @@ def require_carried(inputs: Sequence[InputRelease], plan: Plan) -> None:
 
 
 def refuse_release_as_public(source: str | None) -> None:
-    """Refuse to take a release, or an export of one, for public images: what it cost would be forgotten."""
-    if source is None:
+    """Refuse to take a release, an export of one, or a part of either for public images: its cost would be forgotten.
+
+    `source` is a data argument. A folder within a release or an export is part of it, and so is what a link leads to
+    or, as in caches of downloads, a link itself.
+    """
+    if source is None or source.startswith("builtin:"):
         return
     whole, before = Path(source), Path(source.rpartition(":")[0] or source)
     path = whole if whole.exists() else before
-    folder = path if path.is_dir() else path.parent
-    if path.exists() and (folder / layout.CERTIFICATE).exists():
+    places = (path.absolute(), path.resolve())
+    if any((folder / layout.CERTIFICATE).exists() for p in places for folder in (p, *p.parents[:_DEEPEST])):
         raise InputError(
             f"{path} is a release, and what it cost its people would be forgotten if it passed for public images. If "
             "they are not the people of your data, copy its images to a folder without its certificate."

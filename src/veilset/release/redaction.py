@@ -11,7 +11,11 @@ from typing import Any
 from veilset.privacy.ledger import CHAIN_START, Line, hash_of_line
 
 _BUDGET_KEY = re.compile(r"epsilon|budget|^delta$|^eps(_|$)", re.IGNORECASE)
-_NUMBER = re.compile(r"((?:\bepsilon|\beps|ε)(?:[\s=:~<>≤≥≈]|about|of|is)*)\d[\d.]*(?:e[+-]?\d+)?", re.IGNORECASE)
+_DIGITS = r"\d[\d.]*(?:e[+-]?\d+)?"
+# What may stand between the word and its number, as in "(epsilon, delta) = (1, 1e-5)" or "epsilon-DP with 1".
+_BETWEEN = r"(?:[\s=:~<>≤≥≈(),\[\]-]|\b(?:about|of|is|was|with|to|at most|equals|delta|DP)\b|δ)*"
+_NUMBER = re.compile(rf"((?:\bepsilon|\beps|ε){_BETWEEN}){_DIGITS}", re.IGNORECASE)
+_PAIR = re.compile(rf"\(\s*{_DIGITS}\s*,\s*{_DIGITS}\s*\)(?=[\s-]*(?:DP\b|differential))", re.IGNORECASE)
 _NOT_STATED = "(not stated)"
 
 
@@ -20,7 +24,7 @@ def redact(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {key: redact(value) for key, value in data.items() if not _BUDGET_KEY.search(str(key))}
     if isinstance(data, str):
-        return _NUMBER.sub(rf"\1{_NOT_STATED}", data)
+        return _NUMBER.sub(rf"\1{_NOT_STATED}", _PAIR.sub(_NOT_STATED, data))
     if isinstance(data, list | tuple):
         return [redact(item) for item in data]
     return data
@@ -31,7 +35,7 @@ def states_epsilon(data: Any) -> bool:
     if isinstance(data, Mapping):
         return any(_BUDGET_KEY.search(str(key)) or states_epsilon(value) for key, value in data.items())
     if isinstance(data, str):
-        return _NUMBER.search(data) is not None
+        return _NUMBER.search(data) is not None or _PAIR.search(data) is not None
     return isinstance(data, list | tuple) and any(map(states_epsilon, data))
 
 

@@ -15,14 +15,10 @@ class Opened:
 
     facts: PublicFacts
     rows: UnitRows
-    units: Units
+    own_units: Units
+    """Those that this process reads; all of them where it is alone."""
     rank: int  # of this process
     size: int  # how many processes there are
     spending: Spending
     noise: NoiseSource
     progress: Progress
-
-    @property
-    def own_units(self) -> Units:
-        """The units that this process reads; all of them where it is alone."""
-        return self.units[self.rank :: self.size]

@@ -35,8 +35,9 @@ def noisy_sum(
     width *= opened.facts.classes if spread else 1
     total = GridSum(blocks, width, clip_norm)
     units = opened.rows.poisson_sample(opened.own_units, event.sampling_rate, opened.noise)
-    # How many units a sample or a shard holds is private, so only a full sum shows its progress.
-    progress = opened.progress if event.sampling_rate == 1.0 and event.shard is None else SILENT
+    # How many units a sample, a shard or one of several processes holds is private: only a full sum shows its progress.
+    is_full = event.sampling_rate == 1.0 and event.shard is None and opened.size == 1
+    progress = opened.progress if is_full else SILENT
     with progress.task(event.label, opened.facts.units) as task, torch.no_grad():
         for sides in opened.rows.in_batches(units, batch):
             members, images, labels = map(torch.from_numpy, sides)
@@ -45,7 +46,7 @@ def noisy_sum(
             places = labels if blocks > 1 else torch.zeros(len(labels), dtype=torch.int64)
             vectors, owners, places = _unit_vectors(values, members, places, blocks)
             total.add(clipped(vectors, owners, clip_norm, numbers=blocks * width), places)
-            task.advance((int(members[-1]) + 1) * opened.size)
+            task.advance(int(members[-1]) + 1)
     released = total.release(opened.noise, event.noise_multiplier, event=event)
     if spread:
         released = released.reshape(opened.facts.classes, -1)
