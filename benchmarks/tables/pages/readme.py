@@ -62,6 +62,11 @@ def _merf(data: str) -> list[str | Joined]:
     return _row(f"{NAMES[data]}, images alike", "merf", where, where, "accuracy", results=MERF, times=100)
 
 
+def _lookalike(data: str, method: str, name: str) -> list[str | Joined]:
+    where = {"data": data, "method": method}
+    return _row(name, method, where, where, "students.convnet", results="lookalikes.jsonl")
+
+
 def _minutes(method: str) -> Cell:
     """Processor minutes of a release: of 10,000 digits, of `evolve` 5,000, of `latent` 2,500 faces."""
     own: dict[str, dict[str, Any]] = {
@@ -117,6 +122,7 @@ TABLES = {
             ),
             _imgsyn("cifar10_15k", [TINY, "tinyimagenet_64"], [4.0, None], "CIFAR-10, 15,000 images"),
             _imgsyn("celeba_64", [TINY, "tinyimagenet_64"], TWO, "CelebA gender (`convnet`: 32 px)", "celeba_32"),
+            _lookalike("celeba_64", "latent", "CelebA gender, images alike"),
             _imgsyn("chest_xray_64", [TINY], TWO, "chest X-rays, per patient, balanced"),
         ],
     ),
