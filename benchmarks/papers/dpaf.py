@@ -280,7 +280,7 @@ PAPER = Paper(
     title="DPAF: image synthesis via differentially private aggregation in forward phase (appendix)",
     holds="no",
     differs=(
-        "8,000 faces (hair: those of one colour) at 32 px against 162,770 at 64 px, our aggregates by class, a convnet "
+        "8,000 faces (hair: those of one colour) at 32 px, or 64 where a row says so, against 162,770 at 64 px, our aggregates by class, a convnet "
         "student on 5,000 or 10,000 images."
     ),
     tables={
