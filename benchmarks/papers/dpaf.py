@@ -280,8 +280,8 @@ PAPER = Paper(
     title="DPAF: image synthesis via differentially private aggregation in forward phase (appendix)",
     holds="no",
     differs=(
-        "8,000 faces (hair: those of one colour) at 32 px, or 64 where a row says so, against 162,770 at 64 px, our aggregates by class, a convnet "
-        "student on 5,000 or 10,000 images."
+        "8,000 faces (hair: those of one colour) at 32 px, or 64 where a row says so, against 162,770 at 64 px, our "
+        "aggregates by class, a convnet student on 5,000 or 10,000 images."
     ),
     tables={
         "T10": "layers of conv1 and conv2*, no conv3*",
