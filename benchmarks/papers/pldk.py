@@ -42,6 +42,7 @@ def _ways() -> list[Cell]:
     """Table 4.5: what images are led by. The thesis compares on CIFAR-10 alone, so there is no number for digits."""
     ways = {
         "DM": {"matching": "distribution"},
+        "DM in a public subspace": {"matching": "distribution", "subspace": "64"},
         "DSA": {"matching": "gradient"},
         "KIP": {"matching": "kernel"},
         "MTT": _TRAJECTORY,

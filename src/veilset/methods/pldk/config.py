@@ -66,6 +66,13 @@ class CondensationSettings(Settings):
         "Rounds after which a network of gradient matching is drawn anew; until then it learns from the images.",
         least=1,
     )
+    subspace: int = setting(
+        0,
+        "Of class means: the main directions of what each network sees in public images, or in drawn ones where there "
+        "are none; the means are taken in these alone, which leaves less noise. 0 takes all of it.",
+        least=0,
+        most=500,
+    )
 
 
 class KernelSettings(Settings):
