@@ -156,7 +156,7 @@ class Condensation:
         return self.settings.subspace > 0 and self._pictures is not None
 
     def _basis(self, number: int, weights: Tensor) -> Tensor:
-        """The main directions (d, k) of what a round's network sees in the public pictures; follows from these alone."""
+        """The main directions (d, k) of what a round's network sees in public pictures; follows from these alone."""
         if number not in self._bases:
             assert self._pictures is not None
             with torch.no_grad():

@@ -253,6 +253,12 @@ class Pldk(Method):
             runs=300,
         ),
     )  # fmt: skip
+    also_tried = (
+        AuditForm(
+            form="class means in a public subspace",
+            settings={**_audited, "matching": "distribution", "network_batch": "auto", "subspace": 3},
+        ),
+    )
     published_reason = (
         "As published, experts and teacher are trained on the private images without noise; low membership-inference "
         "accuracy is evidence, not a guarantee."
