@@ -7,8 +7,8 @@ site sends its generator and critic). Follows from shapes; what whole runs sent 
 import math
 from typing import Any
 
+from papers import data
 from papers.cells import Cell
-from papers.data import load
 from veilset.methods import METHODS
 from veilset.methods.sanitized_gan.config import SanitizedGanPlan, SanitizedGanSettings
 from veilset.methods.shared.critics import build_critic
@@ -21,7 +21,7 @@ _BYTES = 4
 
 def measure(cell: Cell, seed: int, *, validate: bool) -> dict[str, Any]:  # noqa: ARG001
     """Bytes from a site as `value`."""
-    records = load(cell.private, "test")
+    records = data.load(cell.private, "test")
     facts = PublicFacts(
         units=60_000, unit="record", shape=records.shape, class_names=tuple(map(str, records.class_names))
     )

@@ -146,6 +146,34 @@ def test_a_line_has_the_papers_number_beside_ours(toy: Paper, tmp_path: Path) ->
     assert is_measured(cell, 0, [line])
 
 
+LINEAR = "linear_student:linear"
+
+
+@pytest.mark.parametrize(
+    ("measure", "fields"),
+    [
+        ("papers.networks:clipped", {"options": {"rule": "signs", "keep": "3", "steps": "2", "network": LINEAR}}),
+        ("papers.networks:clipped", {"options": {"rule": "per_layer", "steps": "2", "network": LINEAR}}),
+        ("papers.networks:teacher", {"options": {"kind": "network", "steps": "2", "bands": "1", "network": LINEAR}}),
+        ("papers.networks:real", {"students": (LINEAR,), "recipe": {"epochs": 1}}),
+        ("papers.leaks:measure", {"options": {"attack": "gan-leaks"}, "recipe": {"epochs": 1}}),
+        ("papers.leaks:undefended", {"options": {"attack": "entropy"}, "students": (LINEAR,), "recipe": {"epochs": 1}}),
+        ("papers.travel:measure", {"options": {"what": "weights"}, "method": "sanitized_gan", "preset": "default"}),
+        ("papers.travel:measure", {"options": {"what": "answer"}, "method": "sanitized_gan", "preset": "default"}),
+    ],
+)
+def test_other_measures_give_a_value_and_say_of_how_many(
+    measure: str, fields: dict[str, object], toy: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sides = {side: papers.data.load("toy", side) for side in ("train", "test")}
+    others = ImageSet(255 - sides["test"].images, sides["test"].labels)
+    monkeypatch.setattr(papers.data, "load", lambda name, side: sides["train"] if side == "train" else others)
+    found = resolve(measure)(Cell(**{**CELL.__dict__, "measure": measure, **fields}), 0, validate=False)
+    assert found["value"] >= 0
+    assert found["n"] > 0
+    assert found["metric"] in ("accuracy", "auc", "bytes")
+
+
 def test_what_a_method_refuses_gets_a_line_that_says_so(toy: Paper, tmp_path: Path) -> None:
     cell = Cell(**{**CELL.__dict__, "method": "dpaf", "epsilon": 0.001})
     _measure("toy", toy, cell, 0, validate=True)
