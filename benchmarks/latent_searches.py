@@ -82,7 +82,7 @@ def paths(space: LatentSpace, folder: Path, asked: argparse.Namespace) -> list[d
                 for group in optimizer.param_groups:
                     group["lr"] = config.learning_rate * rate_share(min(step, config.steps - 1), config.steps, "cosine")
                 optimizer.zero_grad(set_to_none=True)
-                (away + penalty * v.square().mean(dim=1)).sum().backward()  # type: ignore[no-untyped-call]
+                (away + penalty * v.square().mean(dim=1)).sum().backward()
                 optimizer.step()
             lines.append({"start": start, "penalty": penalty, "images": len(shown), "step_distance_length": dots})
     return lines

@@ -14,6 +14,8 @@ def _cell(
     table: str, name: str, private: str, epsilon: float, settings: Mapping[str, str], paper: float | None = None,
     *, preset: str = "paper", minutes: float = 8.0, units: int | None = None, **more: Any,
 ) -> Cell:  # fmt: skip
+    if "celeba" in private:
+        more = {"differs": _FACES, **more}
     return Cell(
         table=table,
         name=f"{private} eps {epsilon:g} {name}",
@@ -26,7 +28,6 @@ def _cell(
         samples=10_000,
         paper=paper,
         minutes=minutes,
-        **({"differs": _FACES} if "celeba" in private else {}),
         **more,
     )
 

@@ -68,7 +68,7 @@ def _cell(table: str, name: str, private: str, public: str | None, epsilon: floa
 
 def _pairs() -> list[Cell]:
     """Table 2."""
-    photographs = [(private, "photos_224", *numbers) for private, *numbers in _PHOTOGRAPHS]
+    photographs = [(private, "photos_224", epsilon, still, moved) for private, epsilon, still, moved in _PHOTOGRAPHS]
     return [
         _cell("T2", name, private, public, epsilon, settings=form, paper=still if name == "k = 0" else moved)
         for private, public, epsilon, still, moved in (*_PAIRS, *photographs)

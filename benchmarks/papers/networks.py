@@ -44,7 +44,8 @@ _BATCH, _STEPS, _RATE = 1024, 400, 0.2
 def teacher(cell: Cell, seed: int, *, validate: bool) -> dict[str, Any]:
     """A teacher that spends the whole budget, as TeacherSettings describe it."""
     vault, scored = _opened(cell, validate=validate)
-    planned = plan_teacher(vault.facts, Budget(cell.epsilon or 10.0, DELTA), TeacherSettings(**dict(cell.options)))
+    asked: dict[str, Any] = dict(cell.options)
+    planned = plan_teacher(vault.facts, Budget(cell.epsilon or 10.0, DELTA), TeacherSettings(**asked))
     processor = time.process_time()
     with _session(vault, planned.event, cell.epsilon) as session:
         made = train_teacher(session, planned, None, Context(seed=seed))
@@ -54,7 +55,7 @@ def teacher(cell: Cell, seed: int, *, validate: bool) -> dict[str, Any]:
 def clipped(cell: Cell, seed: int, *, validate: bool) -> dict[str, Any]:
     """A network by DP-SGD under one of four rules of clipping."""
     vault, scored = _opened(cell, validate=validate)
-    told = dict(cell.options)
+    told: dict[str, Any] = dict(cell.options)
     rule = told.get("rule", "flat")
     batch = min(int(told.get("batch", _BATCH)), vault.facts.units)
     rate = sampling_rate_for(batch, vault.facts.units)

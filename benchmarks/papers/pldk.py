@@ -73,8 +73,8 @@ def _ways() -> list[Cell]:
             _cell("T4.5", "after images of merf", {}, paper, private=private, epochs=200, minutes=20.0,
                   measure="papers.after:measure", options={"method": "merf", "share": "0.5"})
         )  # fmt: skip
-    published = {**_TRAJECTORY, "experts": "10", "iterations": "500"}
-    found.append(_cell("T4.5", "MTT, ten experts", published, as_published=True, minutes=20.0))
+    ten = {**_TRAJECTORY, "experts": "10", "iterations": "500"}
+    found.append(_cell("T4.5", "MTT, ten experts", ten, as_published=True, minutes=20.0))
     return found
 
 

@@ -53,8 +53,10 @@ def _student(where: dict[str, Any], student: str, *, balanced: bool) -> Cell | J
 
 def _teacher(where: dict[str, Any], *, balanced: bool) -> Cell | Joined:
     """From the worst to the best release; older lines have no balanced accuracy."""
-    of_all = {"results": RESULTS, "where": where, "show": "range", "by": ("seed", "date")}
-    plain, other = Cell(value="teacher_accuracy", **of_all), Cell(value="teacher_balanced_accuracy", **of_all)
+    plain, other = (
+        Cell(results=RESULTS, where=where, value=value, show="range", by=("seed", "date"))
+        for value in ("teacher_accuracy", "teacher_balanced_accuracy")
+    )
     return Joined(parts=(plain, "; balanced ", other)) if balanced and other.found() else plain
 
 
