@@ -1,8 +1,8 @@
 """pldk after a release of another method on the same records, within one budget.
 
-`options` are the `method` of that release and its `share` of epsilon. The student learns from all of its images, then
-from the distilled ones (Table 4.5's rows with synthetic images). What the first one cost is part of the second's
-certificate.
+`options` are the `method` of that release, its `preset` and its `share` of epsilon. The student learns from all of its
+images, then from the distilled ones (Table 4.5's rows with synthetic images). What the first one cost is part of the
+second's certificate.
 """
 
 import tempfile
@@ -25,7 +25,10 @@ def measure(cell: Cell, seed: int, *, validate: bool) -> dict[str, Any]:
     """The usual line of the second release."""
     private, _ = private_and_scored(cell.private, cell.units, validate=validate)
     share, epsilon = float(cell.options["share"]), cell.epsilon or 10.0
-    job = Job(method=cell.options["method"], epsilon=share * epsilon, delta=DELTA, samples=5000, seed=seed)
+    job = Job(
+        method=cell.options["method"], preset=cell.options.get("preset", "default"), epsilon=share * epsilon,
+        delta=DELTA, samples=5000, seed=seed,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "first"
         run(Vault(private), job, workspace=Path(folder) / "run").save(place)

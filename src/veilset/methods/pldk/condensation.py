@@ -201,7 +201,7 @@ class Condensation:
 
 def _projected(network: nn.Module, basis: Tensor) -> nn.Module:
     """The network, and of what it sees the coordinates in a basis (d, k)."""
-    onto = nn.Linear(*basis.shape, bias=False)
+    onto = nn.Linear(basis.shape[0], basis.shape[1], bias=False)
     with torch.no_grad():
         onto.weight.copy_(basis.T)
     return nn.Sequential(network, nn.Flatten(), onto).eval()

@@ -238,8 +238,10 @@ def _pictures(settings: PldkSettings, facts: PublicFacts, public: Public | None,
     """Public or drawn images (m, C, H, W) that fix the subspace of class means, where one is asked for."""
     if not settings.subspace:
         return None
-    kind = "drawn" if public is None else "public"
-    make = starting_images(kind, facts.shape, public, variation="none", blur=3, seed=derive_seed(seed, "subspace"))
+    make = starting_images(
+        "drawn" if public is None else "public", facts.shape, public, variation="none", blur=3,
+        seed=derive_seed(seed, "subspace"),
+    )  # fmt: skip
     return make(0, _PICTURES)
 
 
