@@ -119,6 +119,10 @@ for _epsilon in EPSILONS:
     ROWS[f"DP-SGD, epsilon {_epsilon:g}"] = partial(defences.private_sgd, epsilon=_epsilon, delta=DELTA)
     ROWS[f"PATE, epsilon {_epsilon:g}"] = released("pate", {}, preset="fast", epsilon=_epsilon)
     ROWS[f"pldk, epsilon {_epsilon:g}"] = released("pldk", PLDK, epsilon=_epsilon)
+for _weight in (1.0, 3.0, 12.0):  # the usual row has 6
+    ROWS[f"adversarial regularisation, weight {_weight:g}"] = partial(
+        defences.adversarial_regularisation, weight=_weight
+    )
 # One thing changed in the form as published, which has no guarantee.
 CHANGED = {
     "hard labels alone": {"alpha": "0"},
