@@ -14,8 +14,7 @@ def _cell(
     table: str, name: str, private: str, epsilon: float, settings: Mapping[str, str], paper: float | None = None,
     *, preset: str = "paper", minutes: float = 8.0, units: int | None = None, **more: Any,
 ) -> Cell:  # fmt: skip
-    if "celeba" in private:
-        more = {"differs": _FACES, **more}
+    more = {"students": ("released", "convnet"), **({"differs": _FACES} if "celeba" in private else {}), **more}
     return Cell(
         table=table,
         name=f"{private} eps {epsilon:g} {name}",
@@ -116,7 +115,8 @@ def _direct() -> list[Cell]:
         found.append(
             Cell(
                 table="T2", name=f"{private} eps {epsilon:g} DGD: votes on made images", method="pate", private=private,
-                epsilon=epsilon, samples=10_000, paper=paper, holds="unchecked", minutes=8.0,
+                epsilon=epsilon, samples=10_000, students=("released", "convnet"), paper=paper, holds="unchecked",
+                minutes=8.0,
             )
         )  # fmt: skip
     for private, epsilon, paper in (("mnist", 1.0, 95.12), ("cifar10_15k", 2.0, 86.01)):

@@ -20,6 +20,7 @@ def _cell(
     private: str = "mnist", **more: Any,
 ) -> Cell:  # fmt: skip
     budget = "as published" if as_published else f"eps {epsilon:g}"
+    more = {"students": ("released", "convnet"), **more}
     if private != "mnist":
         more = {"units": 5000, "differs": _CIFAR, **more}
     return Cell(
@@ -99,7 +100,7 @@ def _sweeps() -> list[Cell]:
     students = {"convnet of width 32": "convnet@32", "resnet18 of width 16": "resnet18@16", "lenet": "lenet"}
     found += [
         _cell("student", name, {"student": network, "images_per_class": "10"}, 97.98 if "resnet" in name else None,
-              epochs=200, minutes=15.0, students=(network,))
+              epochs=200, minutes=15.0)
         for name, network in students.items()
     ]  # fmt: skip
     return found
