@@ -250,6 +250,7 @@ def measure(
         "settings": settings,
         "samples": len(release),
         "teacher_accuracy": round(100 * float((teacher == test.labels).mean()), 2),
+        "teacher_balanced_accuracy": round(100 * _balanced(teacher == test.labels, test.labels), 2),
         "students": scores,
         "mean_from_scratch": _mean_from_scratch(scores, case.metric),
         "controls": controls,
@@ -329,6 +330,11 @@ def public_images(name: str, private: ImageSet, scale: int) -> Records:
     if tuple(records.shape) != (height * scale, width * scale, channels):
         records = records.with_channels(channels).resize(height * scale)
     return records.subset(np.flatnonzero(~find_overlap(private, records)))
+
+
+def _balanced(right: np.ndarray, labels: np.ndarray) -> float:
+    """The mean of the classes' recalls."""
+    return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))
 
 
 def table() -> str:

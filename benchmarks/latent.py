@@ -273,9 +273,9 @@ def shift(
         return extract(released(alone, public, folder, epsilon, count, seed, **settings).images)
 
     sets: dict[str, Features] = {
-        "generator": extract(_shown(space, raw)),
+        "generator": extract(shown(space, raw)),
         "public images": features[numpy_generator(seed, "public").permutation(len(features))[:count]],
-        "reconstructions (private, not released)": extract(_shown(space, codes)),
+        "reconstructions (private, not released)": extract(shown(space, codes)),
         "fit without noise (private, not released)": fit(1e6),
         "DP fit, epsilon 11": fit(11.0),
         "DP fit, epsilon 1": fit(1.0),
@@ -309,17 +309,18 @@ def clip(space: LatentSpace, folder: Path, seed: int, images: int, steps: int) -
     from veilset.privacy.events import Event
 
     alone = blond_alone()
-    shown = torch.from_numpy(alone.read(np.arange(images)))
+    images_of_all = torch.from_numpy(alone.read(np.arange(images)))
     noise = calibrate(Budget(11.0, DELTA), lambda noise: [Event(label="moments", noise_multiplier=noise)])
     searches = {
         "ff": SearchSettings(),
         "opt": SearchSettings(steps=steps),
+        "opt_a": SearchSettings(steps=steps, penalty=0.02),
         "opt_b": SearchSettings(steps=steps, penalty=0.1),
     }
     coins = torch_generator(seed, "clip benchmark")
     lines = []
     for name, config in searches.items():
-        v = search_in(space, folder, config)(shown).double()
+        v = search_in(space, folder, config)(images_of_all).double()
         lengths = v.norm(dim=1)
         for quantile in (0.5, 0.75, 0.9, 0.99):
             norm = float(lengths.quantile(quantile))
@@ -407,8 +408,8 @@ def picture(asked: argparse.Namespace, settings: Mapping[str, str]) -> list[dict
         released(private, public, folder, epsilon, len(private), asked.seed, **settings).images
         for epsilon in (1e6, 1.0)
     ]
-    raw = _shown(space, space.draw(len(private), torch_generator(asked.seed, "raw")))
-    sets = [private.images[:48], _shown(space, codes), *fits]
+    raw = shown(space, space.draw(len(private), torch_generator(asked.seed, "raw")))
+    sets = [private.images[:48], shown(space, codes), *fits]
     write_whole(ROOT / "docs" / "images" / "latent-fashion.png", png_of(beside(sets)))
     extract = scattering_extractor(1, 28)
     real = extract(private.images)
@@ -419,7 +420,8 @@ def picture(asked: argparse.Namespace, settings: Mapping[str, str]) -> list[dict
     ]
 
 
-def _shown(space: LatentSpace, v: torch.Tensor) -> Images:
+def shown(space: LatentSpace, v: torch.Tensor) -> Images:
+    """The images of coordinates."""
     images: Images = np.ascontiguousarray(space.stored(v).permute(0, 2, 3, 1).numpy())
     return images
 

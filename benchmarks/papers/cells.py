@@ -21,7 +21,8 @@ class Cell:
 
     `name` tells it apart within its table. `units` keeps about so many of the private ones. `measure` is
     "module:function" for cells that are not the accuracy of students; it takes a cell, a seed and whether to score on
-    a held-out part of train, and returns fields of the line, `value` among them.
+    a held-out part of train, and returns fields of the line, `value` among them. `options` are for such a measure, and
+    `method` is then what the line is of: a method, or "engine".
     """
 
     table: str
@@ -39,6 +40,7 @@ class Cell:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     metric: Literal["accuracy", "balanced_accuracy"] = "accuracy"  # of students
     measure: str = "papers.utility:measure"
+    options: Mapping[str, str] = field(default_factory=dict)
     paper: float | None = None
     holds: Holds | None = None
     differs: str = ""
@@ -105,6 +107,7 @@ def described(cell: Cell) -> dict[str, Any]:
         "samples_asked": cell.samples,
         "asked_of": list(cell.students),
         "recipe": json.loads(json.dumps(dict(cell.recipe))),
+        **({"options": dict(cell.options)} if cell.options else {}),
     }
 
 

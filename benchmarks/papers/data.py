@@ -18,13 +18,14 @@ _PATIENTS = {"chest_xray_64": "patients", "chest_xray_224": "patient"}
 _ANOTHER_LABEL = {"chest_xray_64": "labels3", "chest_xray_224": "label3"}
 
 
-def load(name: str, side: str) -> ImageSet:
+def load(name: str, side: str, channels: int | None = None) -> ImageSet:
     """One side of a pack in memory, with the task after the colon: gender (as it stands), hair, or three classes."""
     pack, _, task = name.partition(":")
     labels = _ANOTHER_LABEL[pack] if task == "3" else None
     place = DATA / f"{pack}.npz"
     source = f"{place if place.exists() else DATA / pack}:{side}"
-    found = open_images(source, labels=labels, groups=_PATIENTS.get(pack) if side == "train" else None)
+    groups = _PATIENTS.get(pack) if side == "train" else None
+    found = open_images(source, labels=labels, groups=groups, channels=channels)
     records = ImageSet(
         found.read(np.arange(len(found.labels))), found.labels, class_names=found.class_names, groups=found.groups
     )
@@ -61,7 +62,7 @@ def is_grouped(name: str) -> bool:
 def public_for(name: str, private: ImageSet, scale: int) -> ImageSet:
     """Public images in the private ones' shape, or `scale` times as large, without those that are private, too."""
     height, width, channels = private.shape
-    found = load(name, "train").with_channels(channels)
+    found = load(name, "train", channels)
     if tuple(found.shape[:2]) != (height * scale, width * scale):
         found = found.resize(height * scale)
     return found.subset(np.flatnonzero(~find_overlap(private, found)))

@@ -1,4 +1,4 @@
-"""DP-ImgSyn: Tables 2, 4, 6, 8 to 11, Figure 4, and the settings around them.
+"""DP-ImgSyn: Tables 1 to 4, 6, 8 to 11, 13, Figure 4, and the settings around them.
 
 Public sets that are not at hand have stand-ins: TinyImageNet for Places365 and LSUN, 1,000 photographs as a second
 set. "k = 10" moves every image by ten steps and changes nothing else, so that it differs from "k = 0" by alignment
@@ -30,6 +30,22 @@ _PAIRS = (
     (GENDER, TINY, 1.0, 90.06, 89.03), (GENDER, TINY, 10.0, 91.22, 89.27),
     (HAIR, TINY, 1.0, 79.91, 79.50), (HAIR, TINY, 10.0, 81.33, 78.73),
 )  # fmt: skip
+# The same with 1,000 photographs as the paper's other public set: Places365, or LSUN for faces.
+_PHOTOGRAPHS = (
+    ("mnist", 1.0, 85.00, 86.01), ("mnist", 10.0, 92.63, 93.74),
+    ("fashion_mnist", 1.0, 75.08, 74.94), ("fashion_mnist", 10.0, 78.73, 78.80),
+    (GENDER, 1.0, 89.91, 89.17), (GENDER, 10.0, 90.99, 89.90), (HAIR, 1.0, 79.89, 79.42), (HAIR, 10.0, 81.31, 79.28),
+)  # fmt: skip
+# Teachers and the compared methods, at epsilon 1 and 10.
+_TEACHERS = {
+    "mnist": (86.87, 96.30), "fashion_mnist": (76.27, 81.88), GENDER: (91.02, 92.35), HAIR: (79.95, 81.74),
+}  # fmt: skip
+_MERF = {
+    "mnist": (63.67, 67.38), "fashion_mnist": (58.62, 61.62), HAIR: (44.13, 52.25), GENDER: (59.36, 60.82),
+}  # fmt: skip
+_DPGAN = {
+    "mnist": (40.36, 80.11), "fashion_mnist": (10.53, 60.98), HAIR: (34.47, 39.20), GENDER: (53.30, 52.11),
+}  # fmt: skip
 _FACES = (
     "8,000 faces (hair: those of one colour) at 32 px against 162,770 at 64 px, and TinyImageNet for the paper's "
     "Places365; 5,000 images, a scattering or pretrained head as teacher, a convnet student."
@@ -52,11 +68,60 @@ def _cell(table: str, name: str, private: str, public: str | None, epsilon: floa
 
 def _pairs() -> list[Cell]:
     """Table 2."""
+    photographs = [(private, "photos_224", epsilon, still, moved) for private, epsilon, still, moved in _PHOTOGRAPHS]
     return [
         _cell("T2", name, private, public, epsilon, settings=form, paper=still if name == "k = 0" else moved)
-        for private, public, epsilon, still, moved in _PAIRS
+        for private, public, epsilon, still, moved in (*_PAIRS, *photographs)
         for name, form in FORMS.items()
+        if name != "k auto" or public != "photos_224"
     ]
+
+
+def _alone() -> list[Cell]:
+    """Table 1 itself: teachers without a release around them, which have the whole budget."""
+    kinds: dict[str, tuple[dict[str, str], float]] = {"head": ({"kind": "head"}, 3.0)}
+    network = {"kind": "network", "network": "convnet", "bands": "1"}
+    found = []
+    for private, papers in _TEACHERS.items():
+        forms = kinds | {"convnet": (network, 6.0)}
+        if private == "mnist":
+            forms["resnet18@16"] = ({**network, "network": "resnet18@16"}, 40.0)
+        for name, (options, minutes) in forms.items():
+            found += [
+                Cell(
+                    table="teachers", name=f"{private} eps {epsilon:g} {name}", method="imgsyn", private=private,
+                    epsilon=epsilon, measure="papers.networks:teacher", options=options, paper=paper, minutes=minutes,
+                    holds="unchecked", differs=_FACES if "celeba" in private else "A smaller network, or a head.",
+                )
+                for epsilon, paper in zip((1.0, 10.0), papers, strict=True)
+            ]  # fmt: skip
+    return found
+
+
+def _compared() -> list[Cell]:
+    """Table 3: the methods it compares with that are here, scored by one student. DP-HP and PEARL are forms of merf."""
+    forms: tuple[tuple[str, str, str, dict[str, str]], ...] = (
+        ("merf", "default", "merf", {}),
+        ("merf, the paper's form", "paper", "merf", {}),
+        ("merf, Hermite features", "default", "merf", {"features": "pixels", "kernel": "hermite"}),
+        ("merf, adversarial weights", "default", "merf", {"weighting": "adversarial"}),
+        ("dpgan", "default", "dpgan", {}),
+        ("dpgan, convolutional", "convolutional", "dpgan", {"steps": "200"}),
+    )
+    found = []
+    for name, preset, method, settings in forms:
+        for private, papers in (_MERF if method == "merf" else _DPGAN).items():
+            for epsilon, paper in zip((1.0, 10.0), papers, strict=True):
+                found.append(
+                    Cell(
+                        table="T3", name=f"{private} eps {epsilon:g} {name}", method=method, private=private,
+                        epsilon=epsilon, preset=preset, settings=settings, samples=5000, minutes=6.0,
+                        paper=None if "Hermite" in name or "adversarial" in name else paper,
+                        holds="yes" if method == "merf" else "unchecked",
+                        differs=_FACES if "celeba" in private else "",
+                    )
+                )  # fmt: skip
+    return found
 
 
 def _teachers() -> list[Cell]:
@@ -205,11 +270,19 @@ def _likeness() -> list[Cell]:
 
 
 def _steps() -> list[Cell]:
-    """Figure 4: accuracy over k on CIFAR-10, at epsilon 10 in the place of none."""
-    return [
+    """Figure 4: accuracy over k on CIFAR-10, at epsilon 10, and with a network that has next to no noise."""
+    network = {"teacher": "network", "network": "convnet", "teacher_batch": "256", "teacher_epochs": "15"}
+    network |= {"teacher_bands": "1", "teacher_learning_rate": "0.05"}
+    found = [
         _cell("F4", f"k = {k}", "cifar10_15k", TINY, 10.0, samples=3000, minutes=6.0,
               settings={**PAPERS_OWN, "features": "wavelets", "iterations": str(k)})
         for k in (0, 1, 5, 10, 20, 50, 100)
+    ]  # fmt: skip
+    return found + [
+        _cell("F4", f"a convnet, k = {k}", "cifar10_15k", TINY, 1e6, samples=3000, minutes=8.0,
+              settings={**PAPERS_OWN, **network, "iterations": str(k)},
+              differs="An epsilon of a million in the place of none; a convnet teacher in the place of a ResNet-34.")
+        for k in (0, 1, 10, 20, 100)
     ]  # fmt: skip
 
 
@@ -231,7 +304,18 @@ def _others() -> list[Cell]:
         _cell("recipe", name, "mnist", TINY, 10.0, settings=MOVED, recipe=recipe)
         for name, recipe in (("ours", {}), ("SGD, three falls", {**sgd, "augmentation": None}))
     ]
+    found += [
+        _cell("keep", f"{keep} iterate", "mnist", TINY, 10.0, settings={**PAPERS_OWN, "keep": keep})
+        for keep in ("best", "last")
+    ]
     found.append(_cell("S5.5", "convnet", "cifar10_15k", TINY, 10.0, samples=20_000, paper=45.66, minutes=15.0))
+    wavelets = {"features": "wavelets"}
+    found.append(_cell("S5.5", "a head on wavelets", "cifar10_15k", TINY, 10.0, settings=wavelets, paper=45.66))
+    found += [
+        _cell("S5.5", "224 pixels", "chest_xray_224", "photos_224", epsilon, samples=2000, metric="balanced_accuracy",
+              recipe={"epochs": 8}, minutes=40.0, differs="X-rays and photographs for ImageNette and Textures.")
+        for epsilon in (1.0, 10.0)
+    ]  # fmt: skip
     return found
 
 
@@ -240,9 +324,11 @@ PAPER = Paper(
     holds="no",
     differs="5,000 images against as many as there are private ones, a head on wavelets as teacher, a convnet student.",
     tables={
+        "teachers": "Table 1: teachers by themselves",
         "T1": "the paper's kind of teacher: a network by DP-SGD, its images with and without alignment",
         "preset": "the preset paper, small",
         "T2": "pairs of private and public sets, without and with alignment",
+        "T3": "compared methods, scored by the same student",
         "T4": "students",
         "T6": "coefficients",
         "T8": "terms of the loss",
@@ -251,13 +337,14 @@ PAPER = Paper(
         "T11": "low-pass filter",
         "T13": "FID to held-out images; smaller is nearer",
         "F4": "steps of alignment",
-        "S5.5": "CIFAR-10",
+        "S5.5": "CIFAR-10, and images of 224 pixels",
         "statistic": "the paper's moments against ours",
         "temperature": "of the labels",
         "recipe": "of the student",
+        "keep": "which iterate is released",
     },
     cells=[
-        *_teachers(), *_preset(), *_pairs(), *_students(), *_coefficients(), *_terms(), *_noise(), *_small_budget(),
-        *_likeness(), *_steps(), *_others(),
+        *_alone(), *_compared(), *_teachers(), *_preset(), *_pairs(), *_students(), *_coefficients(), *_terms(),
+        *_noise(), *_small_budget(), *_likeness(), *_steps(), *_others(),
     ],
 )  # fmt: skip

@@ -1,10 +1,12 @@
 """Find your private dataset inside StyleGAN: searches, fits, splits and repairs on a public eigen generator.
 
-Tables 1 to 3 need a trained generator: `scripts/bench latent --parts clip shift repairs` has them with the project's
-own generators. Here are the choices that a release has, as accuracy of a student: the paper gives no accuracies.
+Tables 1 to 3 and Figures 3 to 6 look at latents and not at releases: `scripts/bench latent --parts clip shift repairs`
+and `scripts/bench latent_searches` have them with the project's own generators. Here are the choices that a release
+has, as accuracy of a student: the paper gives no accuracies.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from papers.cells import Cell, Paper
 
@@ -26,17 +28,18 @@ def _cell(table: str, name: str, private: str, epsilon: float, settings: Mapping
     )
 
 
-def _preset() -> Cell:
+def _preset(name: str, **more: str) -> Cell:
     """The preset `paper` at the size of a trial."""
+    small = {"generator_preset": "fast", "generator_steps": "100", "inversion_steps": "100", "search_steps": "5"}
     return Cell(
         table="preset",
-        name="celeba_32:gender eps 10 paper",
+        name=f"celeba_32:gender eps 10 {name}",
         method="latent",
         private=GENDER,
         public=TINY,
         epsilon=10.0,
         preset="paper",
-        settings={"generator_preset": "fast", "generator_steps": "100", "inversion_steps": "100", "search_steps": "5"},
+        settings={**small, **more},
         units=2000,
         samples=1000,
         recipe={"epochs": 4},
@@ -46,7 +49,7 @@ def _preset() -> Cell:
 
 
 def _cells() -> list[Cell]:
-    found = [_preset()]
+    found = [_preset("paper"), _preset("inversion from ImageNet weights", inversion_network="lite0-tuned")]
     found += [
         _cell("S6.1", "default", private, epsilon, {})
         for private in (GENDER, HAIR, "chest_xray_64")
@@ -59,7 +62,7 @@ def _cells() -> list[Cell]:
         for epsilon in (1.0, 10.0)
     ]
     found += [
-        _cell("repair", repair, GENDER, epsilon, {"repair": repair})
+        replace(_cell("repair", repair, GENDER, epsilon, {"repair": repair}), seeds=(0, 1, 2))
         for repair in ("replace", "linear", "spiked")
         for epsilon in (1.0, 10.0)
     ]
@@ -78,6 +81,16 @@ def _cells() -> list[Cell]:
             ("average", "average", "100", "0.02"),
         )
     ]
+    lite0 = {"search": "opt", "search_steps": "50", "distance": "lite0"}
+    found.append(replace(_cell("search", "OPT, 50 steps, by lite0", GENDER, 10.0, lite0), minutes=60.0))
+    tuples = {
+        "network, 50 steps, no penalty": ("network", "50", "0"),
+        "network, 50 steps, .5": ("network", "50", "0.5"),
+        "average, 200 steps, .1": ("average", "200", "0.1"),
+    }
+    for name, (start, steps, penalty) in tuples.items():
+        own = {"search_start": start, "search_steps": steps, "search_penalty": penalty}
+        found.append(replace(_cell("search", name, GENDER, 10.0, {"search": "opt", **own}), minutes=30.0))
     found += [_cell("truncation", f"psi {psi}", GENDER, 10.0, {"truncation": psi}) for psi in ("0.5", "1")]
     return found
 

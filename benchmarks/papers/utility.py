@@ -8,9 +8,11 @@ from typing import Any
 
 import veilset.training  # noqa: F401  (thread settings, before torch)
 
+import numpy as np  # isort: skip
 from papers.cells import Cell  # isort: skip
 from papers.data import is_grouped, private_and_scored, public_for  # isort: skip
 
+from veilset.data.images import ImageSet
 from veilset.evaluate.utility.students import evaluate_utility
 from veilset.pipeline.job import Job, draw_plan
 from veilset.pipeline.run import run
@@ -18,9 +20,11 @@ from veilset.privacy.vault import Vault
 from veilset.release.format import Release, load_release
 from veilset.release.students import student_recipe
 from veilset.release.verify import verify_release
+from veilset.training.classifier import predict
 from veilset.training.settings import TrainingConfig
 
 DELTA = 1e-5
+RELEASED = "released"
 
 
 def made(cell: Cell, seed: int, *, validate: bool) -> tuple[Release, Vault, Any, dict[str, Any]]:
@@ -67,11 +71,17 @@ def made(cell: Cell, seed: int, *, validate: bool) -> tuple[Release, Vault, Any,
 
 
 def measure(cell: Cell, seed: int, *, validate: bool) -> dict[str, Any]:
-    """Accuracy and balanced accuracy of each student; `value` is the first one's."""
+    """Accuracy and balanced accuracy of each student; `value` is the first one's.
+
+    The student "released" is the one that the release itself holds; the others see its images alone.
+    """
     release, vault, scored, about = made(cell, seed, validate=validate)
     config = student_recipe(release.certificate, TrainingConfig(**dict(cell.recipe)))
     scores: dict[str, dict[str, float]] = {}
     for student in cell.students:
+        if student == RELEASED:
+            scores[student] = _of_released(release, scored)
+            continue
         found = evaluate_utility(
             release.images, release.labels, release.soft_labels, vault.facts.classes, scored,
             student=student, seeds=1, first_seed=seed, config=config,
@@ -82,3 +92,12 @@ def measure(cell: Cell, seed: int, *, validate: bool) -> dict[str, Any]:
             "seconds": round(found.seconds),
         }
     return {"students": scores, "metric": cell.metric, "value": scores[cell.students[0]][cell.metric], **about}
+
+
+def _of_released(release: Release, scored: ImageSet) -> dict[str, float]:
+    right = predict(release.model("student"), scored.images).argmax(axis=1) == scored.labels
+    recalls = [float(right[scored.labels == label].mean()) for label in np.unique(scored.labels)]
+    return {
+        "accuracy": round(100 * float(right.mean()), 2),
+        "balanced_accuracy": round(100 * float(np.mean(recalls)), 2),
+    }

@@ -11,6 +11,7 @@ import leakage
 import thesis_defences
 from defences import Data
 from veilset.data.images import ImageSet
+from veilset.methods import METHODS
 from veilset.training.classifier import predict
 
 COUNT = 60
@@ -112,3 +113,10 @@ def test_distillation_from_synthetic_images_sees_those_alone(data: Data, monkeyp
     monkeypatch.setattr(thesis_defences, "run", lambda vault, job, workspace: Made)
     thesis_defences.synthetic_distillation(data, 0, epsilon=10.0, delta=1e-3)
     assert np.array_equal(shown[0].images, Made.images)
+
+
+@pytest.mark.parametrize("row", [row for row in leakage.ROWS if row.startswith("pldk")])
+def test_every_row_of_a_release_can_be_configured(row: str) -> None:
+    published = row.startswith("pldk as published")
+    METHODS.get("pldk").configure("default", leakage.settings_of(row), as_published=published)
+    assert (leakage.epsilon_of(row) is None) == published

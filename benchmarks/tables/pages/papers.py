@@ -6,6 +6,8 @@ from tables.cells import Cell, Joined, Part, Table, lines_of
 
 _HEADS = ("what", "ours", "other students", "paper", "its epsilon holds", "records", "processor seconds")
 
+_DIGITS = {"auc": 3, "bytes": 0}
+
 
 def _where(cell: PaperCell) -> dict[str, object]:
     return {"table": cell.table, "cell": cell.name, "scored_on": "test"}
@@ -21,13 +23,14 @@ def _row(results: str, paper: Paper, cell: PaperCell) -> list[Part] | None:
     holds = "-" if cell.paper is None else (cell.holds or paper.holds)
     if "refused" in lines[-1]:
         return [cell.name, "refused", "-", number, holds, "-", "-"]
+    digits = _DIGITS.get(str(lines[-1].get("metric")), 1)
     others: list[Cell | str] = []
     for student in cell.students[1:]:
         value = f"students.{student}.{cell.metric}"
         others += [f"{', ' if others else ''}{student} ", Cell(results=results, where=where, value=value)]
     return [
         f"{cell.name} (no guarantee)" if cell.as_published else cell.name,
-        Cell(results=results, where=where, value="value"),
+        Cell(results=results, where=where, value="value", digits=digits),
         Joined(parts=tuple(others)) if others else "-",
         number,
         holds,

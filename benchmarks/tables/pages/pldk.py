@@ -21,8 +21,8 @@ def _interval(line: Line, end: int) -> float:
     return float(max(line["attacks"], key=lambda attack: attack["auc"])["auc_interval"][end])
 
 
-def _leak(data: str, row: str) -> list[str | Cell | Joined]:
-    where = {"data": data, "row": row}
+def _leak(data: str, row: str, members: int, networks: list[str]) -> list[str | Cell | Joined]:
+    where = {"data": data, "row": row, "members": members, "network": networks}
     auc = Joined(
         parts=(
             Cell(results=LEAKAGE, where=where, value=lambda line: _largest("auc", line), digits=3),
@@ -43,7 +43,15 @@ def _leak(data: str, row: str) -> list[str | Cell | Joined]:
     ]
 
 
+USUAL, CONVNETS = 1000, ["convnet", "convnet, width 16"]
 ROWS = list(dict.fromkeys(str(line["row"]) for line in lines_of(LEAKAGE)))
+OTHERS = list(
+    dict.fromkeys(
+        (str(line["data"]), str(line["row"]), int(line["members"]), str(line["network"]))
+        for line in lines_of(LEAKAGE)
+        if line["members"] != USUAL or not str(line["network"]).startswith("convnet")
+    )
+)
 
 TABLES = {
     "pldk": Table(
@@ -61,6 +69,14 @@ TABLES = {
     ),
     "pldk-leakage": Table(
         heads=("data", "", "test accuracy, %", "attack accuracy, %", "AUC (interval)", "TPR at 1 % FPR, %"),
-        rows=[_leak(data, row) for data in ("mnist", "cifar10_15k") for row in ROWS],
+        rows=[_leak(data, row, USUAL, CONVNETS) for data in ("mnist", "cifar10_15k") for row in ROWS],
+    ),
+    "pldk-leakage-larger": Table(
+        heads=("data", "", "test accuracy, %", "attack accuracy, %", "AUC (interval)", "TPR at 1 % FPR, %"),
+        rows=[
+            [f"{data}, {members:,} members, {network}", *_leak(data, row, members, [network])[1:]]
+            for data, row, members, network in OTHERS
+        ]
+        or [["none is measured", *["-"] * 5]],
     ),
 }

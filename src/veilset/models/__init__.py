@@ -26,6 +26,7 @@ NETWORKS: Registry[Callable[..., "nn.Module"]] = Registry(
         "convnet-tanh": "veilset.models.classifiers.convnet:TanhConvNet",
         "convnet-even": "veilset.models.classifiers.convnet:EvenConvNet",
         "lenet": "veilset.models.classifiers.lenet:LeNet",
+        "mlp": "veilset.models.classifiers.mlp:MLP",
         "scatternet": "veilset.models.classifiers.scatternet:ScatterNet",
         "resnet18": "veilset.models.classifiers.resnet:resnet18",
         "resnet34": "veilset.models.classifiers.resnet:resnet34",

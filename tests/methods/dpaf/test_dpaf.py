@@ -303,6 +303,7 @@ def test_an_aggregate_that_is_all_noise_is_refused() -> None:
     few = PublicFacts(units=200, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
     with pytest.raises(InputError, match="all noise"):
         Dpaf(DpafSettings(memory=1)).plan(few, Budget(0.1, 1e-3))
+    assert Dpaf(DpafSettings(memory=1, least_signal=0)).plan(few, Budget(0.1, 1e-3)).events
 
 
 @pytest.mark.parametrize(

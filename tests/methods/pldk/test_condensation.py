@@ -97,28 +97,41 @@ class Whole:
         return self.earlier
 
 
-def condensation(kind: Any) -> Condensation:
+def condensation(kind: Any, subspace: int = 0) -> Condensation:
     labels = torch.arange(6) % CLASSES
-    start = torch.rand(6, 1, 16, 16, generator=torch.Generator().manual_seed(2))
-    settings = CondensationSettings(networks=4, moves=5)
-    return Condensation(kind, network, start, labels, settings, batch=12, clip_norm=CLIP, seed=4)
+    coins = torch.Generator().manual_seed(2)
+    start, pictures = (torch.rand(count, 1, 16, 16, generator=coins) for count in (6, 30))
+    settings = CondensationSettings(networks=4, moves=5, subspace=subspace)
+    return Condensation(kind, network, start, labels, settings, batch=12, clip_norm=CLIP, seed=4, pictures=pictures)
 
 
-@pytest.mark.parametrize("kind", ["distribution", "gradient"])
-def test_a_run_is_taken_up_where_it_stopped(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "subspace"), [("distribution", 0), ("distribution", 5), ("gradient", 0)])
+def test_a_run_is_taken_up_where_it_stopped(kind: str, subspace: int) -> None:
     whole = Whole()
-    images = condense(condensation(kind), whole)
-    assert torch.equal(condense(condensation(kind), Whole(whole.states[0], done=2)), images)
+    images = condense(condensation(kind, subspace), whole)
+    assert torch.equal(condense(condensation(kind, subspace), Whole(whole.states[0], done=2)), images)
 
 
-def test_images_come_closer_to_the_class_means() -> None:
-    made = condensation("distribution")
+def test_a_public_subspace_makes_sums_short_and_moves_them_no_further() -> None:
+    made = condensation("distribution", subspace=5)
+    images, labels = records(7)
+    ask = made.question(0, made.weights(0))
+    (present,), (without,) = ask(images, labels), ask(images[:-1], labels[:-1])
+    assert present.shape == (CLASSES, 5 + 1)
+    assert 0.1 < float((present - without).norm()) <= 1 + 1e-5
+    basis = made._basis(0, made.weights(0))
+    assert torch.allclose(basis.T @ basis, torch.eye(5), atol=1e-5)
+
+
+@pytest.mark.parametrize("subspace", [0, 5])
+def test_images_come_closer_to_the_class_means(subspace: int) -> None:
+    made = condensation("distribution", subspace)
     start = made.images.detach()
     end = condense(made, Whole())
 
     def distance(images: Tensor) -> float:
         return sum(
-            float(made.distance_of_means(weights, alike(images, made.transformation(number)), seen))
+            float(made.distance_of_means(number, weights, alike(images, made.transformation(number)), seen))
             for number, weights, seen in made.asked
         )
 

@@ -18,10 +18,6 @@ from veilset.privacy.vault import PublicFacts
 from veilset.teachers.config import TeacherPlan
 from veilset.teachers.planning import draft_teacher
 
-# Below this even features that agree in all images of a class would drown.
-_LEAST_SIGNAL = 0.05
-
-
 # The paper's critic and generator for images of up to 32 pixels; those of 64 have C2-C2-C1.
 _PAPER: Mapping[str, Any] = {
     "layout": "C2-C1-x", "conv1": "classifier", "aggregate": "single", "class_maps": False, "memory": 1, "replay": 1,
@@ -78,6 +74,12 @@ class DpafSettings(GeneratedSettings):
         True, "A linear map for each aggregate beside FC*, which the free layers learn quickly; the paper has none."
     )
     memory: int = setting(20, "Aggregates whose noise is averaged.", least=1)
+    least_signal: float = setting(
+        0.05,
+        "Signal to noise, over the aggregates that are averaged, below which a plan is refused: even features that "
+        "agree in all images of a class would drown. 0 refuses none.",
+        least=0,
+    )
     generator_sees: Literal["aggregate", "samples"] = setting(
         "aggregate", "Its images through the critic as an aggregate, or as single samples (the paper)."
     )
@@ -258,11 +260,11 @@ class Dpaf(Method):
         signal = aggregate.sampling_rate * facts.units / settings.blocks(facts.classes)
         signal /= aggregate.noise_multiplier * math.sqrt(width)
         averaged = signal * math.sqrt(settings.memory)
-        if averaged < _LEAST_SIGNAL:
+        if averaged < settings.least_signal:
             raise InputError(
                 f"The aggregate would be all noise: its signal is at most {signal:.3g} of it, over {settings.memory} "
-                f"aggregates {averaged:.3g}; expected at least {_LEAST_SIGNAL}. Raise epsilon, "
-                f"batch={settings.batch} or memory, or lower width={settings.width}."
+                f"aggregates {averaged:.3g}; expected at least {settings.least_signal:g}. Raise "
+                f"epsilon, batch={settings.batch} or memory, or lower width={settings.width}."
             )
         return {
             "bound of an image's features, R": bound,

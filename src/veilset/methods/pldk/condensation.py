@@ -38,6 +38,7 @@ _LEAST_COUNT = 0.1  # of what even classes would give
 # How a network of gradient matching learns from the images between two rounds.
 _LEARNING_STEPS, _LEARNING_RATE = 5, 0.05
 _CLASSES_AT_ONCE = 5  # compared in one move
+_PICTURES_AT_ONCE = 100
 
 
 class Condensation:
@@ -52,6 +53,7 @@ class Condensation:
         batch: units of a sum on average.
         clip_norm: of one unit's gradient.
         seed: of networks and transformations, all of them public.
+        pictures: (m, C, H, W) in [0, 1], public; they fix the subspace of class means, where one is asked for.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Condensation:
         batch: float,
         clip_norm: float,
         seed: int,
+        pictures: Tensor | None = None,
     ) -> None:
         self.kind, self.settings, self.clip_norm, self.seed = kind, settings, clip_norm, seed
         self.batch = batch
@@ -72,7 +75,8 @@ class Condensation:
         self.logits = to_logits(images)
         self.optimizer = image_optimizer([{"params": [self.logits], "lr": settings.condensing_rate}])
         self.asked: list[tuple[int, Tensor, Tensor]] = []  # the round, its network's weights, what that saw
-        self._make = make_network
+        self._make, self._pictures = make_network, pictures
+        self._bases: dict[int, Tensor] = {}
         self._form = self._network(0)
         self._try_on_random_images((images.shape[2], images.shape[3], images.shape[1]))
 
@@ -106,6 +110,8 @@ class Condensation:
         network = copy.deepcopy(self._form)
         network.load_state_dict({name: value.clone() for name, value in unflatten(network, weights).items()})
         if self.kind == "distribution":
+            if self._in_subspace:
+                network = _projected(network, self._basis(number, weights))
             return class_rows(network, self.classes, self.transformation(number))
         return class_gradients(network, self.classes, self.clip_norm, self.transformation(number))
 
@@ -115,11 +121,12 @@ class Condensation:
         for move in range(self.settings.moves):
             self._move(torch_generator(self.seed, f"move {number}/{move}"))
 
-    def distance_of_means(self, weights: Tensor, images: Tensor, seen: Tensor) -> Tensor:
+    def distance_of_means(self, number: int, weights: Tensor, images: Tensor, seen: Tensor) -> Tensor:
         """Squared distance of the class means."""
         counts = seen[:, -1:] / COUNT_PART
         counts = counts.clamp_min(_LEAST_COUNT * self.batch / self.classes)
-        rows = unit_rows(self._call(weights, images))
+        found = self._call(weights, images)
+        rows = unit_rows(found.flatten(1) @ self._basis(number, weights) if self._in_subspace else found)
         sums = torch.zeros(self.classes, rows.shape[1]).index_add(0, self.labels, rows)
         means = sums / torch.bincount(self.labels, minlength=self.classes)[:, None]
         return (means - seen[:, :-1] / EMBEDDING_PART / counts).square().sum()
@@ -144,6 +151,21 @@ class Condensation:
             images = torch.randint(0, 256, (3, *shape), dtype=torch.uint8, generator=coins)
             self.question(0, flatten(self._form))(images, torch.arange(3) % self.classes)
 
+    @property
+    def _in_subspace(self) -> bool:
+        return self.settings.subspace > 0 and self._pictures is not None
+
+    def _basis(self, number: int, weights: Tensor) -> Tensor:
+        """The main directions (d, k) of what a round's network sees in public pictures; follows from these alone."""
+        if number not in self._bases:
+            assert self._pictures is not None
+            with torch.no_grad():
+                parts = torch.split(self._pictures, _PICTURES_AT_ONCE)
+                rows = torch.cat([unit_rows(self._call(weights, part)) for part in parts])
+            _, directions = torch.linalg.eigh((rows.T @ rows).double())
+            self._bases[number] = directions.flip(1)[:, : self.settings.subspace].float()
+        return self._bases[number]
+
     def _network(self, number: int) -> nn.Module:
         network = self._make(derive_seed(self.seed, f"network {number}"))
         return (without_head(network) if self.kind == "distribution" else network).eval()
@@ -153,7 +175,7 @@ class Condensation:
         number, weights, seen = self.asked[int(torch.randint(len(self.asked), (), generator=coins))]
         images = alike(self.images, self.transformation(number))
         loss = (
-            self.distance_of_means(weights, images, seen)
+            self.distance_of_means(number, weights, images, seen)
             if self.kind == "distribution"
             else self._distance_of_gradients(weights, images, seen, coins)
         )
@@ -175,3 +197,11 @@ class Condensation:
     def _call(self, weights: Tensor, images: Tensor) -> Tensor:
         found: Tensor = functional_call(self._form, unflatten(self._form, weights), (images,))
         return found
+
+
+def _projected(network: nn.Module, basis: Tensor) -> nn.Module:
+    """The network, and of what it sees the coordinates in a basis (d, k)."""
+    onto = nn.Linear(basis.shape[0], basis.shape[1], bias=False)
+    with torch.no_grad():
+        onto.weight.copy_(basis.T)
+    return nn.Sequential(network, nn.Flatten(), onto).eval()

@@ -66,6 +66,13 @@ class CondensationSettings(Settings):
         "Rounds after which a network of gradient matching is drawn anew; until then it learns from the images.",
         least=1,
     )
+    subspace: int = setting(
+        0,
+        "Of class means: the main directions of what each network sees in public images, or in drawn ones where there "
+        "are none; the means are taken in these alone, which leaves less noise. 0 takes all of it.",
+        least=0,
+        most=500,
+    )
 
 
 class KernelSettings(Settings):
@@ -246,6 +253,12 @@ class Pldk(Method):
             runs=300,
         ),
     )  # fmt: skip
+    also_tried = (
+        AuditForm(
+            form="class means in a public subspace",
+            settings={**_audited, "matching": "distribution", "network_batch": "auto", "subspace": 3},
+        ),
+    )
     published_reason = (
         "As published, experts and teacher are trained on the private images without noise; low membership-inference "
         "accuracy is evidence, not a guarantee."

@@ -47,6 +47,7 @@ from veilset.training.augment import MILD
 from veilset.training.classifier import train_classifier
 
 _LONG_ROWS = 100  # small batches of long rows stay in the processor's cache
+_PICTURES = 1000  # that fix a subspace
 _ROUNDS_AT_ONCE = 10  # leased together; a run that is cut off loses at most so many
 
 MakeNetwork = Callable[[int], nn.Module]
@@ -73,6 +74,7 @@ def fit(plan: PldkPlan, session: Session, public: Public | None, context: Contex
         condensation = Condensation(
             plan.condensing, make_network, distilled, hard, settings, batch=plan.network_batch,
             clip_norm=settings.clip_norm, seed=derive_seed(context.seed, "pldk condensation"),
+            pictures=_pictures(settings, facts, public, context.seed),
         )  # fmt: skip
         distilled = condense(condensation, _sums(plan, session, plain, condensation, context), context.progress)
     if plan.matching == "kernel":
@@ -230,6 +232,17 @@ def _start(
     if kind == "auto":
         kind = "drawn" if public is None else "public"
     return starting_images(kind, shape, public, variation="none", blur=3, seed=seed)(0, len(labels))
+
+
+def _pictures(settings: PldkSettings, facts: PublicFacts, public: Public | None, seed: int) -> Tensor | None:
+    """Public or drawn images (m, C, H, W) that fix the subspace of class means, where one is asked for."""
+    if not settings.subspace:
+        return None
+    make = starting_images(
+        "drawn" if public is None else "public", facts.shape, public, variation="none", blur=3,
+        seed=derive_seed(seed, "subspace"),
+    )  # fmt: skip
+    return make(0, _PICTURES)
 
 
 def _other_release(built_upon: InputRelease, facts: PublicFacts) -> Release:
