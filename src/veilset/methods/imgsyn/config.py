@@ -60,7 +60,11 @@ class ImgsynSettings(AlignSettings):
     """Public settings of DP-ImgSyn."""
 
     teacher: KindOrAuto = setting("auto", "Kind of teacher: see docs/explanation/teachers.md.")
-    features: str = setting("auto", "Of a teacher that is a head: wavelets, lite0, lite0+wavelets, ...")
+    features: str = setting(
+        "auto",
+        "Of a teacher that is a head: wavelets, lite0, lite0+wavelets, ... auto is the teachers' own rule and, for two "
+        "classes in colour, what it chooses joined with wavelets.",
+    )
     network: str = setting("resnet18", "Of a teacher that is a network, e.g. resnet18 as in the paper.")
     teacher_steps: int | Auto = setting("auto", "Noisy sums of the teacher's DP-SGD.", least=1)
     teacher_batch: int | Auto = setting("auto", "Units of such a step, on average.", least=1)
@@ -87,8 +91,8 @@ class ImgsynSettings(AlignSettings):
     blur: int = setting(3, "Side of the low-pass kernel of filtered noise, an odd number.", least=3, most=15)
     variation: Variation | Auto = setting(
         "auto",
-        "Of public images that are not aligned; auto is crops where images are in colour and the teacher reads more "
-        "than wavelets, so that it knows photographs, and all elsewhere.",
+        "Of public images that are not aligned; auto is crops where images are in colour, of more than two classes, "
+        "and the teacher reads more than wavelets, so that it knows photographs; all elsewhere.",
     )
     aligned_variation: Variation = setting("none", "Of those that are.")
     statistics: Form = setting(
@@ -216,7 +220,7 @@ class Imgsyn(Method):
     title = "Public images aligned with private ones (DP-ImgSyn)"
     paper = "Soufleri, Ravikumar, Roy, TMLR 2024, https://openreview.net/forum?id=KleJZ9ZzYw"
     claim_of_paper = "The paper's teacher holds, its layer statistics do not: twenty layers are charged as one release."
-    version = 2
+    version = 3
     guarantee = "dp"
     takes_findings = True
     releases = ("images", "labels", "soft_labels", "teacher")
@@ -249,7 +253,7 @@ class Imgsyn(Method):
             raise InputError(
                 "start=merf needs one class for each image. Choose another start, or --findings-as classes."
             )
-        draft = draft_teacher(facts, budget, config.teacher_for(facts))
+        draft = self._teacher(facts, budget)
         making = self._making(facts, draft)
         start = None
         if config.start == "merf":
@@ -303,10 +307,24 @@ class Imgsyn(Method):
         side = max(facts.shape[:2])
         return 60_000 if side <= 32 else 12_000 if side <= 64 else 2_000
 
+    def _teacher(self, facts: PublicFacts, budget: Budget) -> TeacherDraft:
+        """Of two classes in colour, pretrained features and wavelets joined, where nobody set others."""
+        wanted = self.settings.teacher_for(facts)
+        draft = draft_teacher(facts, budget, wanted)
+        if wanted.features != "auto" or draft.features == "wavelets" or not _is_detail(facts):
+            return draft
+        joined = draft_teacher(facts, budget, wanted.changed(features=f"{draft.features}+wavelets"))
+        return replace(joined, why_features="two classes of one kind of thing differ in details")
+
     def _making(self, facts: PublicFacts, teacher: TeacherDraft) -> Making:
         """Photographs for teachers that know photographs; for others shapes of all kinds, and alignment."""
         wanted = self.settings
-        knows = facts.shape[2] == _COLOUR and teacher.kind == "head" and teacher.features != "wavelets"
+        knows = (
+            facts.shape[2] == _COLOUR
+            and teacher.kind == "head"
+            and teacher.features != "wavelets"
+            and not _is_detail(facts)
+        )
         cut = knows and wanted.starts_from_public
         variation: Variation = ("crops" if cut else "all") if wanted.variation == "auto" else wanted.variation
         chosen = knows or variation == "crops"
@@ -314,7 +332,7 @@ class Imgsyn(Method):
             variation=variation,
             aligned_share=(0.0 if chosen else 0.3) if wanted.aligned_share == "auto" else wanted.aligned_share,
             pool=(2 if chosen else 4) if wanted.pool == "auto" else wanted.pool,
-            why="the teacher knows photographs" if knows else "the teacher knows no photographs",
+            why="photographs show what the teacher knows" if knows else "photographs alone show too little of it",
         )
 
     def _public_scale(self, facts: PublicFacts, making: Making) -> int:
@@ -356,6 +374,14 @@ class Imgsyn(Method):
 
             decided["student_changes"] = Decision(value=MILD.plain(), why="augmentation=recipe")
         return decided
+
+
+def _is_detail(facts: PublicFacts) -> bool:
+    """Whether a detail tells the classes apart, as of faces: two classes in colour, by docs/notes/photographs.md.
+
+    Photographs of other things do not show it, so that images have to be moved before they teach it.
+    """
+    return facts.shape[2] == _COLOUR and facts.classes == 2 and not facts.findings
 
 
 def _require_within(budget: Budget, events: tuple[Event, ...]) -> None:
