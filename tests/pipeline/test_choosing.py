@@ -23,7 +23,8 @@ def facts(units=2420, shape=(64, 64, 1), unit="record", findings=False):
     [
         ({"facts": facts(findings=True), "look_alike": True}, "findings"),
         ({"facts": facts(shape=(32, 32, 3)), "look_alike": True, "public": "alike"}, "alike-colour"),
-        ({"facts": facts(shape=(32, 32, 3)), "look_alike": True, "public": "other"}, "alike"),
+        ({"facts": facts(shape=(32, 32, 3)), "look_alike": True, "public": "other"}, "alike-colour"),
+        ({"facts": facts(shape=(32, 32, 3)), "look_alike": True}, "alike"),
         ({"facts": facts(), "look_alike": True, "public": "alike"}, "alike"),
         ({"facts": facts(shape=(224, 224, 1)), "look_alike": True, "public": "alike"}, "alike-large"),
         ({"facts": facts(shape=(48, 64, 3)), "look_alike": True}, "alike-large"),

@@ -55,10 +55,9 @@ RULES = {
         ),
         Rule(
             name="alike-colour",
-            when="released images should look like the private ones, these are in colour, and public images of their "
-            "kind are at hand",
+            when="released images should look like the private ones, these are in colour, and public images are at hand",
             method="latent",
-            why="it draws from a generator of public images of the same kind, and asks the private ones for little",
+            why="of look-alikes in colour its students score best, also where the public images show other things",
         ),
         Rule(
             name="alike-large",
@@ -181,7 +180,7 @@ def rule_for(answers: Answers) -> Rule:
         return RULES["findings"]
     if answers.look_alike:
         height, width, channels = answers.facts.shape
-        if channels == 3 and answers.public == "alike":
+        if channels == 3 and answers.public != "none":
             return RULES["alike-colour"]
         return RULES["alike" if height == width and 16 <= height <= 64 else "alike-large"]
     return RULES["nothing" if answers.public == "none" else "public"]
