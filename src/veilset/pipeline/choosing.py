@@ -55,7 +55,8 @@ RULES = {
         ),
         Rule(
             name="alike-colour",
-            when="released images should look like the private ones, these are in colour, and public images are at hand",
+            when="released images should look like the private ones, these are in colour, and public images are at "
+            "hand",
             method="latent",
             why="of look-alikes in colour its students score best, also where the public images show other things",
         ),
