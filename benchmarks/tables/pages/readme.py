@@ -105,7 +105,7 @@ TABLES = {
             _which("imgsyn", "strong students, images of something else", "best with", "no"),
             _which("merf", "small images like yours", "no", "yes"),
             _which("dfd", "strong students without public images", "no", "partly"),
-            _which("latent", "faces or scans, with a public generator of such", "a generator", "yes"),
+            _which("latent", "images in colour like yours, above all faces", "or a generator", "yes"),
             _which("evolve", "no network trained on private images", "or a generator", "as they do"),
             _which("pldk", "a hundred images and a student", "helps", "no"),
         ],
