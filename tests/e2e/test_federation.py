@@ -126,6 +126,15 @@ def test_a_simulation_is_charged_to_its_dataset(town: Town, tmp_path: Path) -> N
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell that puts a test run in the background may start it with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_signal_waits_until_what_is_started_is_known() -> None:
     started = []
 
