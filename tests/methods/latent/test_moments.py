@@ -78,6 +78,14 @@ def test_the_weights_make_the_expected_divergence_least() -> None:
     assert divergence(chosen) <= min(divergence(share / 1000) for share in range(1, 1000)) * 1.01
 
 
+@pytest.mark.parametrize("share", [1e-300, 1 - 2**-53])
+def test_the_most_extreme_shares_leave_weights(share: float) -> None:
+    tail = TailRows.of(normals(50, 9), 5, 2, 0.9)
+    rows = MomentRows(size=5, clip_norm=2.0, count_weight=0.0, mean_share=share, tail=tail)
+    assert rows.mean_weight > 0
+    assert rows.second_weight > 0
+
+
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
 def test_a_share_for_the_mean_moves_noise_and_not_the_bound(share: float) -> None:
     rows = MomentRows(size=5, clip_norm=2.0, count_weight=0.0, mean_share=share)

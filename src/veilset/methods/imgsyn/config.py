@@ -317,22 +317,22 @@ class Imgsyn(Method):
         return replace(joined, why_features="two classes of one kind of thing differ in details")
 
     def _making(self, facts: PublicFacts, teacher: TeacherDraft) -> Making:
-        """Photographs for teachers that know photographs; for others shapes of all kinds, and alignment."""
+        """Photographs where they show what the teacher knows; elsewhere shapes of all kinds, and alignment."""
         wanted = self.settings
-        knows = (
+        shown = (
             facts.shape[2] == _COLOUR
             and teacher.kind == "head"
             and teacher.features != "wavelets"
             and not _is_detail(facts)
         )
-        cut = knows and wanted.starts_from_public
+        cut = shown and wanted.starts_from_public
         variation: Variation = ("crops" if cut else "all") if wanted.variation == "auto" else wanted.variation
-        chosen = knows or variation == "crops"
+        chosen = shown or variation == "crops"
         return Making(
             variation=variation,
             aligned_share=(0.0 if chosen else 0.3) if wanted.aligned_share == "auto" else wanted.aligned_share,
             pool=(2 if chosen else 4) if wanted.pool == "auto" else wanted.pool,
-            why="photographs show what the teacher knows" if knows else "photographs alone show too little of it",
+            why="photographs show what the teacher knows" if shown else "photographs alone show too little of it",
         )
 
     def _public_scale(self, facts: PublicFacts, making: Making) -> int:

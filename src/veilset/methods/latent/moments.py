@@ -57,13 +57,17 @@ class MomentRows:
         With noise s a number, the mean costs k^2 s^2 / 2 alpha^2 and the covariance k^4 s^2 / 8 beta^2 (both in public
         units, where M^2 is about k).
         """
-        share = 2 / (self.size + 2) if self.mean_share is None else self.mean_share
-        return math.sqrt(share * (1 - self.tail_weight**2))
+        return math.sqrt(self._share_of_mean * (1 - self.tail_weight**2))
 
     @property
     def second_weight(self) -> float:
         """beta."""
-        return math.sqrt(1 - self.tail_weight**2 - self.mean_weight**2)
+        return math.sqrt((1 - self._share_of_mean) * (1 - self.tail_weight**2))
+
+    @property
+    def _share_of_mean(self) -> float:
+        """Of the square of alpha in those of alpha and beta together."""
+        return 2 / (self.size + 2) if self.mean_share is None else self.mean_share
 
     @property
     def sensitivity(self) -> float:
