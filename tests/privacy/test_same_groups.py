@@ -1,5 +1,6 @@
 """Groups of the same images: every image counts, over all runs of an account together."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from veilset.privacy import sources
 from veilset.privacy.account import Account
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
+from veilset.privacy.opening import open_run
 from veilset.privacy.same_groups import Pairs, are_alike, sorted_pairs, without_repeats
 from veilset.privacy.sources import account_for, account_of
 from veilset.privacy.vault import Vault
@@ -141,6 +143,23 @@ def test_an_account_that_was_moved_keeps_its_groups(tmp_path: Path) -> None:
     assert account_of(vault(patients), moved).path == moved.path
     with pytest.raises(InputError, match="other groups"):
         account_of(vault(np.arange(200) // 2), moved)
+
+
+@pytest.mark.parametrize("order", ["first opens first", "second opens first"])
+def test_of_two_runs_that_begin_together_with_other_groups_one_is_refused(order: str, tmp_path: Path) -> None:
+    by_patient, by_study = vault(np.arange(200) // 4), vault(np.arange(200) // 2)
+    account = account_for(by_patient)
+    account_of(by_study, account)  # nobody has reserved yet, so both find nothing
+    runs = [by_patient, by_study] if order == "first opens first" else [by_study, by_patient]
+    taken = []
+    for number, data in enumerate(runs):
+        try:
+            open_run(data, PLAN, {"method": "x"}, workspace=tmp_path / str(number), account=account).close()
+            taken.append(data)
+        except InputError as error:
+            assert re.search("other groups.*stays spent", str(error))  # noqa: PT017
+    assert taken == [by_study], "whose groups stand"
+    open_run(by_study, PLAN, {"method": "x"}, workspace=tmp_path / "later", account=account).close()
 
 
 def test_another_account_in_the_place_of_one_that_is_gone_begins_anew(tmp_path: Path) -> None:

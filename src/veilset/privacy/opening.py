@@ -20,7 +20,7 @@ from veilset.core.progress import SILENT, Progress
 from veilset.privacy.account import Account
 from veilset.privacy.events import Event, Plan, source_of
 from veilset.privacy.ledger import Ledger, Line
-from veilset.privacy.sources import account_of
+from veilset.privacy.sources import account_of, confirm_groups
 from veilset.privacy.vault import Vault
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ def open_run(
                 workspace=workspace,
                 fingerprint=fingerprint,
             )
+        if not paid_as:
+            confirm_groups(vault, account)
         ledger.start({"run": run, **header}, plan.budget.carried, partial(account.advance, run))
     except BaseException:
         ledger.discard()

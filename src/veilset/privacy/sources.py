@@ -124,6 +124,21 @@ def remember(vault: Vault, account: Account) -> list[Path]:
     return others
 
 
+def confirm_groups(vault: Vault, account: Account) -> None:
+    """Refuse a run that has reserved its plan where another, begun at the same moment, is for other groups.
+
+    Until a run has reserved, its notes do not bind others: it may never pay. Of two that both noted groups and then
+    both reserved, the one whose notes are gone is found here, before it reads anything.
+    """
+    if vault.facts.unit != "group":
+        return
+    with _index().writing() as database:
+        try:
+            require_same_groups(database, account, vault, _key(database))
+        except InputError as error:
+            raise InputError(f"{error} What this run reserved stays spent.") from error
+
+
 def known_accounts(origin: str | None = None) -> list[KnownAccount]:
     """All accounts that were used here, or those whose data was read from `origin`."""
     with _index().reading() as database:

@@ -15,6 +15,7 @@ from veilset.pipeline.federated.agreement import PARTITION, Agreement, joint_eve
 from veilset.privacy.account import Account
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event, Plan
+from veilset.privacy.sources import confirm_groups
 from veilset.privacy.vault import Vault
 
 
@@ -29,6 +30,7 @@ def reserve_simulation(account: Account, agreement: Agreement, whole: Vault) -> 
     run = uuid.uuid4().hex
     plan = plan_simulation(agreement)
     account.reserve(run, agreement.method, plan, unit=whole.facts.unit, fingerprint=whole.fingerprint())
+    confirm_groups(whole, account)
     return run
 
 
