@@ -34,22 +34,22 @@ from veilset.privacy.vault import Vault
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "costs.jsonl"
 FILE = HERE.parent / "src" / "veilset" / "pipeline" / "costs.json"
-# Records, pixels a side, released images. The first is the one that others are compared with.
-POINTS = ((2000, 28, 1000), (2000, 28, 5000), (2000, 64, 1000), (300, 64, 300))
+# Records, pixels a side, channels, released images. The first is the one that others are compared with.
+POINTS = ((2000, 28, 1, 1000), (2000, 28, 1, 5000), (2000, 64, 1, 1000), (300, 64, 1, 300), (2000, 64, 3, 1000))
 LEFT_OUT = {"evolve", "latent"}  # without public images of the kind there is no typical run
 
 
-def made_up(records: int, side: int) -> ImageSet:
-    """Grey images of two classes that differ in brightness."""
+def made_up(records: int, side: int, channels: int) -> ImageSet:
+    """Images of two classes that differ in brightness."""
     coins, labels = np.random.default_rng(0), np.arange(records) % 2
-    pixels = coins.integers(0, 128, (records, side, side)) + 100 * labels[:, None, None]
+    pixels = coins.integers(0, 128, (records, side, side, channels)) + 100 * labels[:, None, None, None]
     return ImageSet(pixels.astype(np.uint8), labels)
 
 
 def measure(method: str, preset: str, point: int) -> dict[str, Any]:
     """One run, in this process."""
-    records, side, samples = POINTS[point]
-    vault = Vault(made_up(records, side))
+    records, side, channels, samples = POINTS[point]
+    vault = Vault(made_up(records, side, channels))
     job = Job(method=method, epsilon=1.0, preset=preset, samples=samples, insecure_seed=0)
     clock, processor = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +60,7 @@ def measure(method: str, preset: str, point: int) -> dict[str, Any]:
         "method": method,
         "preset": preset,
         "records": records,
-        "pixels": side * side,
+        "pixels": side * side * channels,
         "samples": len(made),
         "seconds": round(time.perf_counter() - clock, 1),
         "cpu_seconds": round(time.process_time() - processor, 1),

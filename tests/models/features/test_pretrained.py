@@ -86,6 +86,23 @@ def test_gradients_flow_to_images_and_no_further(name, images):
 
 
 @pytest.mark.parametrize("name", LITE0)
+def test_gradients_of_rows_keep_no_layers_and_are_the_same(name, images):
+    features = build_features(name, (40, 36, 3), side=SIDE)
+
+    def gradient_and_kept(ask):
+        pixels, kept = images.clone().requires_grad_(), []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+            rows = ask(pixels)
+        (gradient,) = torch.autograd.grad(rows.square().sum(), [pixels])
+        return gradient, sum(kept)
+
+    gradient, kept = gradient_and_kept(features)
+    plain, all_kept = gradient_and_kept(lambda x: torch.cat(features._parts(x), dim=1))
+    assert torch.equal(gradient, plain)
+    assert 10 * kept < all_kept
+
+
+@pytest.mark.parametrize("name", LITE0)
 def test_rows_alone_are_rows_together(name):
     images = torch.rand(20, 3, 32, 32, generator=torch.Generator().manual_seed(2))
     features = build_features(name, (32, 32, 3), side=64)
