@@ -20,6 +20,7 @@ from veilset.core.randomness import derive_seed, torch_generator
 from veilset.core.records import Images, Labels
 from veilset.models.classifiers.on_fixed import OnFixedFeatures
 from veilset.training.augment import AugmentConfig, augment
+from veilset.training.memory import keeping_freed
 from veilset.training.settings import TrainingConfig, WeightAverage, make_optimizer, rate_share
 from veilset.training.threads import set_thread_count
 
@@ -71,7 +72,7 @@ def train_classifier(
     read = _reader(network, pixels, augmentation, _layout(config), torch_generator(seed, "augmentation", device))
     batches = _batches(len(pixels), config, seed)
     total = config.steps_for(len(pixels))
-    with torch.random.fork_rng(devices=_forked(device)):
+    with torch.random.fork_rng(devices=_forked(device)), keeping_freed():
         torch.manual_seed(derive_seed(seed, "training"))
         for step, rows in enumerate(track(batches, progress, "training", total)):
             for group, peak in zip(optimizer.param_groups, peak_rates, strict=True):
