@@ -16,16 +16,24 @@ from versions import subject_of, versions_of
 
 def machine() -> dict[str, str | int | float]:
     """Processor, threads, load, versions, commit and date."""
-    found = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=Path(__file__).parent
-    )
     return {
         "load": round(os.getloadavg()[0], 1),
         "threads": torch.get_num_threads(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
-        "commit": found.stdout.strip(),
+        "commit": commit(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def commit() -> str:
+    """The commit of the code that runs, with `-dirty` where more than results has changed since."""
+    described = _git("describe", "--always")
+    return described + ("-dirty" if _git("status", "--porcelain", "--", ":/", ":!/benchmarks/results") else "")
+
+
+def _git(*words: str) -> str:
+    found = subprocess.run(["git", *words], capture_output=True, text=True, cwd=Path(__file__).parent)
+    return found.stdout.strip()
 
 
 def append(line: Mapping[str, Any], out: Path) -> None:
