@@ -4,20 +4,19 @@ A method is one folder. Its `config.py` declares settings and plan without torch
 like the paper's algorithm and alone calls the session, whose mechanisms are the only way to private rows.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from veilset.core.errors import InputError, VeilsetError
+from veilset.core.errors import InputError
 from veilset.core.progress import SILENT, Progress
 from veilset.core.records import Images, Labels, Records
 from veilset.core.registry import resolve, unknown_name
 from veilset.core.settings import Settings
 from veilset.privacy.budget import Budget
-from veilset.privacy.events import Event, Plan
+from veilset.privacy.events import Plan
 from veilset.privacy.vault import Public, PublicFacts
 from veilset.teachers.config import TeacherPlan
 
@@ -53,21 +52,6 @@ class MethodPlan(Plan):
     decided: Mapping[str, Decision] = field(default_factory=dict)
     public_scale: int = 1
     """How many times as large as private images public ones may be, where parts are cut from them."""
-
-    def at_share(self, share: float) -> Self:
-        """The same plan for a share of its privacy: a sum of noise s / sqrt(share) costs that share of one of s."""
-        held = [getattr(self, field.name) for field in fields(self)]
-        if not 0 < share <= 1 or any(event.sampling_rate < 1 for event in self.events):
-            raise VeilsetError(f"Only a plan of full sums can be taken at a share, and at one up to 1, got {share}.")
-        if any(isinstance(part, TeacherPlan) for part in held):
-            raise VeilsetError("A plan with a teacher cannot be taken at a share: its steps follow from its noise.")
-
-        def quieter(value: Any) -> Any:
-            if isinstance(value, Event):
-                return replace(value, noise_multiplier=value.noise_multiplier / math.sqrt(share))
-            return tuple(map(quieter, value)) if isinstance(value, tuple) else value
-
-        return replace(self, **{field.name: quieter(getattr(self, field.name)) for field in fields(self)})
 
     def public_weights(self) -> dict[str, str]:
         """The published weights that its teachers, and plans inside it, make features of, and their SHA-256."""

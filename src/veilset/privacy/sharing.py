@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from veilset.core.errors import InputError
-from veilset.privacy.accounting import calibrate, noise_of
+from veilset.privacy.accounting import calibrate, epsilon_of, noise_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
 
@@ -18,6 +18,14 @@ def noise_of_one_sum(budget: Budget) -> float:
     Full sums of noise s / sqrt(q), with shares q that add up to 1, cost together what one of noise s costs.
     """
     return noise_of(Event(label="once", noise_multiplier=1.0), budget)
+
+
+def budget_of_share(budget: Budget, share: float) -> Budget:
+    """The budget of full sums that cost a share of this one, beside others that cost the rest."""
+    if not 0 < share <= 1:
+        raise InputError(f"Expected a share above 0 and at most 1, got {share}.")
+    once = Event(label="once", noise_multiplier=noise_of_one_sum(budget) / math.sqrt(share))
+    return Budget(epsilon_of([once], budget.delta), budget.delta)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from veilset.methods.imgsyn import sampling, statistic
 from veilset.methods.imgsyn.config import Imgsyn, ImgsynSettings
 from veilset.methods.imgsyn.method import class_means
 from veilset.models.features.weights import is_installed
+from veilset.models.generators.eigen import SHOWS_PUBLIC
 from veilset.pipeline.job import Job
 from veilset.pipeline.run import run
 from veilset.privacy.account import Account
@@ -27,6 +28,7 @@ from veilset.privacy.budget import Budget
 from veilset.privacy.ledger import Ledger, check_chain
 from veilset.privacy.noise import NoiseSource
 from veilset.privacy.session import Session
+from veilset.privacy.sharing import noise_of_one_sum
 from veilset.privacy.vault import PublicFacts, Vault
 from veilset.release.students import student_recipe
 from veilset.teachers import fitting
@@ -77,25 +79,39 @@ def test_without_alignment_nothing_is_spent_on_it(nothing: dict[str, float]) -> 
     assert [event.label for event in plan.events] == ["teacher"]
 
 
-def test_a_dp_generator_is_paid_in_the_same_plan() -> None:
-    plan = Imgsyn(ImgsynSettings(start="merf")).plan(FACTS, Budget(1.0, 1e-5))
+@pytest.mark.parametrize(("start", "sums"), [("merf", 2), ("latent", 1)])
+def test_a_dp_generator_is_paid_in_the_same_plan(start: str, sums: int) -> None:
+    """Its full sums cost their share of the privacy: a sum of noise s / sqrt(share) costs that share of one of s."""
+    plan = Imgsyn(ImgsynSettings(start=start, start_share=0.25)).plan(FACTS, Budget(1.0, 1e-5))
     labels = [event.label for event in plan.events]
     assert labels[-2:] == ["teacher", "statistics"]
-    assert len(labels) == 4
+    assert len(labels) == sums + 2
     assert epsilon_of(plan.events, 1e-5) <= 1.0
+    together = sum(event.noise_multiplier**-2 for event in plan.events[:sums]) ** -0.5
+    assert together == pytest.approx(2 * noise_of_one_sum(Budget(1.0, 1e-5)), rel=1e-3)
 
 
-def test_the_card_says_that_a_start_from_merf_looks_like_the_private_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_dp_generator_estimates_what_its_share_allows() -> None:
+    directions = [
+        Imgsyn(ImgsynSettings(start="latent", start_share=share)).plan(FACTS, Budget(1.0, 1e-5)).start.directions
+        for share in (0.1, 0.7)
+    ]
+    assert directions[0] < directions[1]
+
+
+@pytest.mark.parametrize("start", ["merf", "latent"])
+def test_the_card_says_that_a_start_from_a_dp_generator_looks_like_the_private_classes(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = dict.fromkeys(("default",), METHODS.get("merf").smallest)
-    monkeypatch.setattr(METHODS.get("merf"), "presets", small)
+    generator = METHODS.get(start)
+    monkeypatch.setattr(generator, "presets", {"default": generator.smallest})
     looks, plain = (
-        run_with(records(), job(20, start=start), workspace=tmp_path / start, public=public()).certificate.warnings
-        for start in ("merf", "public")
+        run_with(records(), job(20, start=name), workspace=tmp_path / name, public=public()).certificate.warnings
+        for name in (start, "public")
     )
     assert any("look like the private classes" in warning for warning in looks)
     assert not any("look like the private classes" in warning for warning in plain)
+    assert (SHOWS_PUBLIC in looks) == (start == "latent")
 
 
 def test_the_release_depends_on_private_data_only_through_teacher_and_statistic(
@@ -261,7 +277,7 @@ def test_two_classes_in_colour_differ_in_details(
         )
 
 
-@pytest.mark.parametrize(("start", "scale"), [("public", 2), ("merf", 1), ("drawn", 1)])
+@pytest.mark.parametrize(("start", "scale"), [("public", 2), ("merf", 1), ("latent", 1), ("drawn", 1)])
 def test_only_who_cuts_parts_out_of_public_images_gets_larger_ones(start: str, scale: int) -> None:
     """merf takes its scales from public images of the private size, and refuses others after the budget is charged."""
     facts = replace(FACTS, shape=(32, 32, 3))
@@ -290,7 +306,7 @@ def test_images_can_be_moved_towards_classes_alone(tmp_path: Path) -> None:
     assert moved.soft_labels.max(axis=1).mean() > plain.soft_labels.max(axis=1).mean()
 
 
-@pytest.mark.parametrize("setting", [{"start": "public"}, {"teacher": "pretrained"}])
+@pytest.mark.parametrize("setting", [{"start": "public"}, {"start": "latent"}, {"teacher": "pretrained"}])
 def test_public_images_are_asked_for_before_anything_is_reserved(setting: dict[str, str], tmp_path: Path) -> None:
     account = Account(tmp_path / "account.sqlite")
     with pytest.raises(InputError, match="--public"):

@@ -13,7 +13,7 @@ from veilset.methods.shared.choices import Variation
 from veilset.privacy.accounting import epsilon_of, noise_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
-from veilset.privacy.sharing import noise_of_one_sum
+from veilset.privacy.sharing import budget_of_share, noise_of_one_sum
 from veilset.privacy.vault import PublicFacts
 from veilset.teachers.config import KindOrAuto, TeacherPlan, TeacherSettings
 from veilset.teachers.planning import TeacherDraft, draft_teacher
@@ -82,12 +82,12 @@ class ImgsynSettings(AlignSettings):
         "statistic.",
         above=0,
     )
-    start: Literal["auto", "public", "noise", "filtered_noise", "drawn", "merf"] = setting(
+    start: Literal["auto", "public", "noise", "filtered_noise", "drawn", "merf", "latent"] = setting(
         "auto",
-        "What images start from; merf is a DP generator of the same vault, auto is public images where there are any "
-        "and drawn patterns elsewhere.",
+        "What images start from; merf and latent are DP generators of the same vault, whose images resemble the "
+        "private ones. auto is public images where there are any and drawn patterns elsewhere.",
     )
-    start_share: float = setting(0.4, "Share of the privacy for merf.", above=0, below=1)
+    start_share: float = setting(0.4, "Share of the privacy for merf or latent.", above=0, below=1)
     blur: int = setting(3, "Side of the low-pass kernel of filtered noise, an odd number.", least=3, most=15)
     variation: Variation | Auto = setting(
         "auto",
@@ -145,7 +145,7 @@ class ImgsynSettings(AlignSettings):
         _ = self.teacher_settings  # making them checks them
         if self.teacher_epochs != "auto" and self.teacher_batch == "auto":
             raise InputError("Expected teacher_batch beside teacher_epochs: passes say nothing of steps without it.")
-        if self.start == "merf" and self.start_share + self.statistics_share >= 1:
+        if self.start_method and self.start_share + self.statistics_share >= 1:
             raise InputError("Expected start_share + statistics_share < 1, so that the teacher gets a share, too.")
         if self.count_share != "auto" and self.count_share + self.statistics_share >= 1:
             raise InputError("Expected count_share + statistics_share < 1, so that the teacher gets a share, too.")
@@ -158,6 +158,11 @@ class ImgsynSettings(AlignSettings):
     def starts_from_public(self) -> bool:
         """Whether images start from public ones, where there are any."""
         return self.start in ("auto", "public")
+
+    @property
+    def start_method(self) -> str | None:
+        """The method whose images these start from, where it is one."""
+        return self.start if self.start in ("merf", "latent") else None
 
     def teacher_for(self, facts: PublicFacts) -> TeacherSettings:
         """The same, with passes over all units as steps."""
@@ -237,11 +242,12 @@ class Imgsyn(Method):
     }  # fmt: skip
     smallest: ClassVar[Mapping[str, Any]] = {"iterations": 2, "batch": 20, "network": "convnet"}
     forms = (AuditForm(form="teacher and statistics", runs=300),)
+    also_tried = (AuditForm(form="starts from latent", settings={"start": "latent"}),)
 
     @property
     def requires_public(self) -> bool:
         """Only where the settings name public images."""
-        return self.settings.start == "public" or self.settings.teacher == "pretrained"
+        return self.settings.start in ("public", "latent") or self.settings.teacher == "pretrained"
 
     def plan(self, facts: PublicFacts, budget: Budget) -> ImgsynPlan:
         """The statistic and the starting images get their shares, the teacher what is left.
@@ -249,15 +255,12 @@ class Imgsyn(Method):
         A sum with the noise of a single Gaussian at the whole budget, over the root of a share, costs that share.
         """
         config = self.settings
-        if facts.findings and config.start == "merf":
-            raise InputError(
-                "start=merf needs one class for each image. Choose another start, or --findings-as classes."
-            )
         draft = self._teacher(facts, budget)
         making = self._making(facts, draft)
         start = None
-        if config.start == "merf":
-            start = METHODS.get("merf").configure().plan(facts, budget).at_share(config.start_share)
+        if config.start_method:
+            share = budget_of_share(budget, config.start_share)
+            start = METHODS.get(config.start_method).configure().plan(facts, share)
         statistic = None
         if config.iterations > 0 and making.aligned_share > 0 and config.feature_weight > 0:
             noise = noise_of_one_sum(budget) / math.sqrt(config.statistics_share)

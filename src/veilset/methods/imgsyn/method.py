@@ -7,7 +7,7 @@ public images come in many variations. The preset `paper` does without the last 
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity the clip norm of each sum; events the teacher's
 Poisson-sampled Gaussians, one Gaussian for the statistic (none without alignment), one for the count where it is bought
-and, for `start=merf`, merf's; assumes that rows depend on their own image alone, which the session tries.
+and, for `start=merf` or `latent`, theirs; assumes that rows depend on their own image alone, which the session tries.
 docs/methods/imgsyn.md has the argument, docs/how_to/findings.md that of counts and of several findings per image.
 """
 
@@ -37,7 +37,9 @@ def fit(plan: ImgsynPlan, session: Session, public: Public | None, context: Cont
     """Section 4.1: the teacher and the statistic. Everything after them is post-processing."""
     facts = session.facts
     # 0. Starting images: public ones, or those of a DP generator of the same vault.
-    look_alikes = None if plan.start is None else METHODS.get("merf").fit(plan.start, session, public, context)
+    look_alikes = None
+    if plan.start is not None:
+        look_alikes = METHODS.get(plan.settings.start).fit(plan.start, session, public, context)
 
     # 1. A count of the classes, where one is bought, and the teacher, by DP-SGD.
     counts = None if plan.count is None else noisy_counts(session, plan.count)

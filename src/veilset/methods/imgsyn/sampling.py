@@ -72,7 +72,7 @@ class AlignedImages(Fitted):
         return {"teacher": ReleasedModel(weights=self.teacher.weights(), description=dict(self.teacher.description))}
 
     def warnings(self) -> list[str]:
-        """Classes that noise hides; and that images which start from merf's resemble the private ones."""
+        """Classes that noise hides; and that images which start from a private generator resemble the private ones."""
         found = []
         if self.counts is not None:
             found = self.counts.drowned(self.facts.class_names, hidden_below(self.plan.budget))
@@ -80,6 +80,7 @@ class AlignedImages(Fitted):
             return found
         return [
             *found,
+            *self.look_alikes.warnings(),
             "The images start from a private generator and look like the private classes: the guarantee holds, but the "
             "dissimilarity that public images give is traded for accuracy.",
         ]
@@ -145,7 +146,7 @@ class AlignedImages(Fitted):
             drawn = self.look_alikes.sample(batches * size, seed).images
             return lambda number: as_floats(torch.from_numpy(drawn[number * size : (number + 1) * size]))
         kind: Start = "drawn" if self.public is None else "public"
-        if config.start != "auto" and config.start != "merf":
+        if config.start != "auto" and config.start != "merf" and config.start != "latent":
             kind = config.start
         images = starting_images(kind, self.facts.shape, self.public, variation=variation, blur=config.blur, seed=seed)
         return lambda number: images(number, size)

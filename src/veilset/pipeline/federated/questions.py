@@ -22,7 +22,7 @@ from veilset.methods.base import MethodPlan
 from veilset.privacy.events import Event
 from veilset.privacy.mechanisms.dpsgd_steps import ClippedSum, GradientSteps
 from veilset.privacy.mechanisms.shard_critics import Critic, Critics, Query
-from veilset.privacy.rows import BATCH, PerImage, alone, rows_of
+from veilset.privacy.rows import BATCH, PerImage, alone
 from veilset.privacy.session import Session
 from veilset.privacy.vault import PublicFacts
 
@@ -144,13 +144,16 @@ class FederatedSteps(GradientSteps):
     ) -> None:
         self._event, self._clip_norm, self._steps_left = event, clip_norm, event.count
         self._facts, self._asker, self._images = facts, asker, features
-        self._row_of = None if features is None else alone(features, facts)[0]
-        self._probe = torch.zeros(1) if self._row_of is None else probe_of(self._row_of, facts)
+        self._probe, self._nothing = torch.zeros(1), torch.zeros(0, *facts.shape, dtype=torch.uint8)
+        if features is not None:
+            row_of, width = alone(features, facts)
+            self._probe, self._nothing = probe_of(row_of, facts), torch.zeros(0, width)
         self._opened: WeakKeyDictionary[Session, GradientSteps] = WeakKeyDictionary()
 
     def step(self, clipped_sum: ClippedSum, *, draws: int = 0) -> list[Tensor]:
-        """One combined sum. What the parts of a sum look like is learnt from a batch of nothing."""
-        parts = clipped_sum(*self._nothing(draws))
+        """One combined sum. What its parts look like is learnt from a batch of no units, as a Poisson sample may be."""
+        labels = torch.zeros(0, dtype=torch.int64)
+        parts = clipped_sum(self._nothing, labels, *([torch.zeros(0, draws)] if draws else []))
         sizes = [part.numel() for part in parts]
 
         def answer(own: Session, paid: Event) -> Tensor:
@@ -181,13 +184,6 @@ class FederatedSteps(GradientSteps):
     def keeps_now(self) -> bool:
         """Never: there is nothing to keep."""
         return False
-
-    def _nothing(self, draws: int) -> tuple[Tensor, ...]:
-        """A batch of zero units, as a Poisson sample may be."""
-        black = torch.zeros(1, *self._facts.shape, dtype=torch.uint8)
-        labels = torch.zeros(1, dtype=torch.int64)
-        rows = black if self._row_of is None else rows_of(self._row_of, black, labels).float()
-        return (rows[:0], labels[:0], *([torch.zeros(0, draws)] if draws else []))
 
 
 class FederatedCritics(Critics):
