@@ -259,8 +259,8 @@ class Imgsyn(Method):
         making = self._making(facts, draft)
         start = None
         if config.start_method:
-            share = budget_of_share(budget, config.start_share)
-            start = METHODS.get(config.start_method).configure().plan(facts, share)
+            part = budget_of_share(budget, config.start_share)
+            start = METHODS.get(config.start_method).configure().plan(facts, part)
         statistic = None
         if config.iterations > 0 and making.aligned_share > 0 and config.feature_weight > 0:
             noise = noise_of_one_sum(budget) / math.sqrt(config.statistics_share)
