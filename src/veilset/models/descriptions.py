@@ -27,8 +27,8 @@ VERSIONS: Mapping[str, int] = {
     "eigen_generator": 1,
     "stylegan2_generator": 1,
     # Generator (a description of its own), latents, directions, components, draws. Version 1 knew w alone, and weights
-    # have `tails` from version 3 on.
-    "latent_sampler": 3,
+    # have `tails` from version 3 on, and `tail_means` from version 4 on.
+    "latent_sampler": 4,
 }
 """Every network that is published, and the newest version that this code writes and reads."""
 

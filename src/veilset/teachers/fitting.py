@@ -101,7 +101,7 @@ def train_teacher(
             session,
             head,
             event,
-            _training(recipe),
+            training_of(recipe),
             loss=loss,
             features=_code_of(code, context.device),
             seed=context.seed,
@@ -109,14 +109,15 @@ def train_teacher(
         )
     else:
         train_private(
-            session, network, event, _training(recipe), loss=loss, seed=context.seed, progress=context.progress
+            session, network, event, training_of(recipe), loss=loss, seed=context.seed, progress=context.progress
         )
     if counts is not None:
         make_even(head_of(network)[1], counts)
     return finished(network, _description(recipe, event, facts, network, is_even=counts is not None))
 
 
-def _training(recipe: Recipe) -> PrivateTraining:
+def training_of(recipe: Recipe) -> PrivateTraining:
+    """How DP-SGD trains by this recipe."""
     return PrivateTraining(
         clip_norm=recipe.clip_norm,
         mode=recipe.clipping,

@@ -218,8 +218,9 @@ def test_one_unit_more_moves_the_sum_by_at_most_the_sensitivity(
 
 
 def test_a_private_clip_norm_costs_its_share_and_no_more() -> None:
-    one = Latent.configure("default").plan(FACTS, Budget(1.0, 1e-5))
-    two = Latent.configure("default", {"clip": "private", "clip_share": "0.2"}).plan(FACTS, Budget(1.0, 1e-5))
+    alone = {"teacher_share": "0"}
+    one = Latent.configure("default", alone).plan(FACTS, Budget(1.0, 1e-5))
+    two = Latent.configure("default", {**alone, "clip": "private", "clip_share": "0.2"}).plan(FACTS, Budget(1.0, 1e-5))
     assert [len(one.events), len(two.events)] == [1, 2]
     for plan in (one, two):
         assert 0.99 <= epsilon_of(plan.events, 1e-5) <= 1.0
@@ -230,8 +231,19 @@ def test_a_private_clip_norm_costs_its_share_and_no_more() -> None:
 def test_the_rounds_of_a_mixture_cost_together_what_one_gaussian_costs() -> None:
     settings = {"components": "3", "rounds": "4", "clip": "private"}
     plan = Latent.configure("default", settings).plan(FACTS, Budget(1.0, 1e-5))
-    assert [event.label for event in plan.events] == ["latent clip norm", "latent moments", *["latent components"] * 4]
+    sums = ["latent clip norm", "latent moments", *["latent components"] * 4]
+    assert [event.label for event in plan.events] == [*sums, "teacher"]
     assert 0.99 <= epsilon_of(plan.events, 1e-5) <= 1.0
+    # The sums have six tenths of the privacy together, which is what one of them would cost that had all of these.
+    alone = Latent.configure("default", {"teacher_share": "0.4"}).plan(FACTS, Budget(1.0, 1e-5)).moments
+    together = sum(event.noise_multiplier**-2 for event in plan.events[:-1])
+    assert together == pytest.approx(alone.noise_multiplier**-2, rel=0.02)
+
+
+def test_one_class_has_nothing_to_label() -> None:
+    plan = Latent.configure("default").plan(replace(FACTS, class_names=("all",)), Budget(1.0, 1e-5))
+    assert plan.teacher is None
+    assert plan.events == (plan.moments,)
 
 
 def heaps(count: int, seed: int) -> np.ndarray:
@@ -286,15 +298,20 @@ def others(count: int = 300) -> ImageSet:
 
 
 @pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("teacher_share", ["0", "0.4"])
 @pytest.mark.parametrize(("balance", "share"), [("even", 0.5), ("as_found", 0.8)])
-def test_classes_are_drawn_alike_or_as_they_are(balance: str, share: float) -> None:
+def test_classes_are_drawn_alike_or_as_they_are(balance: str, share: float, teacher_share: str) -> None:
     """Two classes far apart, four records of the second to one of the first."""
     labels = (np.arange(1000) % 5 > 0).astype(np.int64)
     w = population(1000, 2) + 3 * np.eye(LENGTH)[0] * labels[:, None]
-    method = Latent.configure("default", {"balance": balance})
+    method = Latent.configure("default", {"balance": balance, "teacher_share": teacher_share})
     vault = Vault(ImageSet(shown(w), labels))
     found = fit(method.plan(vault.facts, Budget(20.0, 1e-6)), vault, NoiseSource(0))
-    assert float(found.sample(2000).labels.mean()) == pytest.approx(share, abs=0.05)
+    samples = found.sample(2000)
+    assert samples.soft_labels is not None
+    assert float(samples.soft_labels[:, 1].mean()) == pytest.approx(share, abs=0.05)
+    # The classifier sees directions alone, which in four numbers is little.
+    assert float(samples.labels.mean()) == pytest.approx(share, abs=0.05 if teacher_share == "0" else 0.08)
 
 
 def test_a_given_generator_needs_no_public_images_and_is_released(tmp_path: Path) -> None:
@@ -395,11 +412,18 @@ def test_a_plan_says_what_its_rules_decided(tmp_path: Path) -> None:
     plan = Latent.configure("fast").plan(FACTS, Budget(1.0, 1e-5))
     assert plan.certified()["generator_steps"] == 300
     assert plan.certified()["dimensions"] == plan.directions == plan.facts["directions estimated"]
+    assert plan.certified()["mean_directions"] == plan.mean_directions == plan.facts["means estimated"]
+    assert plan.directions < plan.mean_directions
     assert (plan.clip, plan.components) == (None, ())
-    asked = Latent.configure("default", {"generator": file_of(tmp_path), "dimensions": 3, "clip": "private"})
-    given = asked.plan(replace(FACTS, shape=(16, 16, 1)), Budget(1.0, 1e-5))
-    assert (given.directions, given.recipe, given.decided) == (3, None, {})
-    assert given.events == (given.clip, given.moments)
+    chosen = {"generator": file_of(tmp_path), "dimensions": 3, "mean_directions": 0, "clip": "private"}
+    given = Latent.configure("default", chosen).plan(replace(FACTS, shape=(16, 16, 1)), Budget(1.0, 1e-5))
+    assert (given.directions, given.mean_directions, given.recipe, given.decided) == (3, 3, None, {})
+    assert given.teacher is not None
+    assert given.events == (given.clip, given.moments, given.teacher.event)
+    with pytest.raises(InputError, match="Expected mean_directions of 0, or from 3"):
+        Latent.configure("default", {**chosen, "mean_directions": 2}).plan(
+            replace(FACTS, shape=(16, 16, 1)), Budget(1.0, 1e-5)
+        )
 
 
 def test_a_plan_loads_no_torch(tmp_path: Path) -> None:
@@ -426,7 +450,7 @@ def test_a_generator_from_a_release_brings_its_events(tmp_path: Path) -> None:
         again = replace(job, epsilon=2.0, settings=small | {"generator": str(place)})
         certificate = run(Vault(records()), again, workspace=tmp_path / f"b{number}").certificate
         carried = [line for line in certificate.ledger if line["kind"] == "carried"]
-        assert [line["body"]["event"]["label"] for line in carried] == ["latent moments"]
+        assert [line["body"]["event"]["label"] for line in carried] == ["latent moments", "teacher"]
         assert 1.9 < certificate.epsilon <= 2.0
     with pytest.raises(BudgetError, match="already"):
         run(Vault(records()), replace(job, settings=small | {"generator": str(first)}), workspace=tmp_path / "c")

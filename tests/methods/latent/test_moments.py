@@ -1,6 +1,7 @@
 """The row of moments and its sensitivity, the rule on directions, and what is made of noisy moments."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veilset.core.errors import InputError
-from veilset.methods.latent.config import direction_count
+from veilset.methods.latent.config import direction_count, mean_direction_count
+from veilset.methods.latent.labelling import Discriminant
 from veilset.methods.latent.moments import (
-    Discriminant,
     MomentRows,
     Moments,
     Seen,
@@ -19,7 +20,7 @@ from veilset.methods.latent.moments import (
     svec,
     symmetric_root,
 )
-from veilset.methods.latent.tails import TailRows
+from veilset.methods.latent.tails import TailMeans, TailRows
 
 
 def normals(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -33,13 +34,22 @@ def normals(*shape: int, seed: int = 0) -> torch.Tensor:
     weight=st.sampled_from([0.0, 0.1, 1.0]),
     scale=st.floats(0, 1e6),
     bands=st.integers(0, 3),
+    means=st.integers(0, 5),
+    share=st.sampled_from([None, 0.01, 0.9]),
     seed=st.integers(0, 999),
 )
 def test_no_row_is_longer_than_the_sensitivity(
-    size: int, clip: float, weight: float, scale: float, bands: int, seed: int
+    size: int, clip: float, weight: float, scale: float, bands: int, means: int, share: float | None, seed: int
 ) -> None:
-    tail = TailRows.of(normals(30, size + 5, seed=seed + 1), size, bands, 0.9)
-    rows = MomentRows(size=size, clip_norm=clip, count_weight=weight, tail=tail)
+    public = normals(30, size + 5, seed=seed + 1)
+    rows = MomentRows(
+        size=size,
+        clip_norm=clip,
+        count_weight=weight,
+        mean_share=share,
+        tail_means=TailMeans.of(public, size, size + means),
+        tail=TailRows.of(public, size, bands, 0.9),
+    )
     lengths = rows(scale * normals(20, size + 5, seed=seed)).norm(dim=1)
     assert float(lengths.max()) <= rows.sensitivity * (1 + 1e-12)
 
@@ -49,6 +59,8 @@ def test_the_bound_is_reached_and_no_looser() -> None:
     assert float(rows(100 * normals(1, 5)).norm()) == pytest.approx(math.sqrt(1.01))
     with_tail = MomentRows(size=5, clip_norm=2.0, count_weight=0.1, tail=TailRows.of(normals(50, 9), 5, 2, 0.9))
     assert float(with_tail(100 * normals(1, 9)).norm()) == pytest.approx(math.sqrt(1.01))
+    with_means = replace(with_tail, tail_means=TailMeans.of(normals(50, 9), 5, 8))
+    assert float(with_means(100 * normals(1, 9)).norm()) == pytest.approx(math.sqrt(1.01))
 
 
 def test_svec_keeps_the_length_of_the_matrix() -> None:
@@ -71,11 +83,16 @@ def test_without_noise_the_moments_come_back() -> None:
 def test_the_weights_make_the_expected_divergence_least() -> None:
     size = 10
 
-    def divergence(share: float) -> float:
-        return size**2 / 2 / share + size**4 / 8 / (1 - share)
+    def divergence(mean: float, tail: float, more: int) -> float:
+        return size**2 / 2 / mean + size**4 / 8 / (1 - mean - tail) + (more**2 / 2 / tail if more else 0)
 
-    chosen = MomentRows(size=size, clip_norm=1.0, count_weight=0.0).mean_weight ** 2
-    assert divergence(chosen) <= min(divergence(share / 1000) for share in range(1, 1000)) * 1.01
+    alone = MomentRows(size=size, clip_norm=1.0, count_weight=0.0)
+    least = min(divergence(share / 1000, 0, 0) for share in range(1, 1000))
+    assert divergence(alone.mean_weight**2, 0, 0) <= least * 1.01
+    wide = replace(alone, tail_means=TailMeans.of(normals(50, 60), size, 40))
+    shares = [(a / 100, b / 100) for a in range(1, 100) for b in range(1, 100 - a)]
+    least = min(divergence(*pair, 30) for pair in shares)
+    assert divergence(wide.mean_weight**2, wide.tail_mean_weight**2, 30) <= least * 1.01
 
 
 @pytest.mark.parametrize("share", [1e-300, 1 - 2**-53])
@@ -96,6 +113,14 @@ def test_a_share_for_the_mean_moves_noise_and_not_the_bound(share: float) -> Non
     # What two releases with these noises cost: squares of sensitivity over noise add up to those of the one sum.
     first, second = math.sqrt(share) / 3, math.sqrt(1 - share) / 3
     assert first**2 + second**2 == pytest.approx(1 / 3**2)
+
+
+def test_the_rule_on_means() -> None:
+    assert mean_direction_count(64, 10, 1e9, 1.0) == 64
+    assert mean_direction_count(64, 10, 20, 50.0) == 10
+    count = mean_direction_count(10_000, 30, 3000, 5.0)
+    share = 2 * count / (2 * count + 30**2)
+    assert count * 5.0 / math.sqrt(share) / 3000 == pytest.approx(0.5, rel=0.01)
 
 
 def test_the_rule_on_directions() -> None:
@@ -123,6 +148,7 @@ def spiked(size: int, noise: float, seed: int) -> tuple[torch.Tensor, Moments]:
         covariances=noisy[None],
         mean_noises=torch.zeros(1).double(),
         noises=torch.tensor([noise]).double(),
+        tail_shifts=torch.zeros(1, 0),
         tails=torch.ones(1, 1),
     )
 
@@ -150,6 +176,7 @@ def test_pure_noise_is_shrunk_away() -> None:
         covariances=(one + (half + half.T) / math.sqrt(2))[None],
         mean_noises=torch.zeros(1).double(),
         noises=torch.tensor([0.2]).double(),
+        tail_shifts=torch.zeros(1, 0),
         tails=torch.ones(1, 1),
     )
     public = Seen(mean=torch.zeros(40).double(), covariance=one)
@@ -201,6 +228,7 @@ def test_means_are_shrunk_by_what_noise_explains() -> None:
                 covariances=public.covariance[None],
                 mean_noises=torch.tensor([noise]).double(),
                 noises=torch.zeros(1).double(),
+                tail_shifts=torch.zeros(1, 0),
                 tails=torch.ones(1, 1),
             )
             shift = moments.shifts_from(public, repair)  # type: ignore[arg-type]
@@ -216,3 +244,12 @@ def test_the_discriminant_tells_classes_apart() -> None:
     judge = Discriminant.of(torch.tensor([0.25, 0.75]).double(), means, torch.eye(2).double().repeat(2, 1, 1))
     assert judge.probabilities(means).argmax(dim=1).tolist() == [0, 1]
     assert judge.probabilities(torch.zeros(1, 2))[0].tolist() == pytest.approx([0.25, 0.75])
+
+
+def test_means_of_a_tail_tell_classes_apart_that_agree_in_all_else() -> None:
+    means, covariances = torch.zeros(2, 2).double(), torch.eye(2).double().repeat(2, 1, 1)
+    tail, variances = torch.tensor([[1.0], [-1.0]]).double(), torch.full((2, 1), 0.5).double()
+    judge = Discriminant.of(torch.tensor([0.5, 0.5]).double(), means, covariances, tail, variances)
+    found = judge.probabilities(torch.tensor([[0.0, 0.0, 1.0, 9.0], [0.0, 0.0, -1.0, -9.0]]))
+    # The logit between normals of variance 1/2 at 1 and -1 is 2 * 1 * 1 / (1/2).
+    assert found[:, 0].tolist() == pytest.approx([1 / (1 + math.exp(-4)), 1 / (1 + math.exp(4))])

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from veilset.methods.latent.moments import MomentRows
+from veilset.methods.latent.moments import MomentRows, Moments
 from veilset.methods.latent.sampling import ClassLatents
-from veilset.methods.latent.tails import TailRows
+from veilset.methods.latent.tails import TailMeans, TailRows
 
 FIRST, LAST = 3, 40
 
@@ -68,3 +68,44 @@ def test_rows_of_weak_tails_have_weaker_samples() -> None:
     moved = latents.moved(v, 0)
     assert torch.allclose(moved[:, FIRST:], 0.3 * v[:, FIRST:])
     assert torch.equal(ClassLatents.of(torch.ones(1), means, covariances).moved(v, 0)[:, FIRST:], v[:, FIRST:])
+
+
+def with_means(means: list[float], noise: float, count: int = 4000) -> tuple[MomentRows, Moments]:
+    """What is read of classes whose tails have these means, from sums with simulated noise."""
+    public = normals(4000, 0)
+    rows = MomentRows(
+        size=FIRST,
+        clip_norm=4.0,
+        count_weight=0.1,
+        tail_means=TailMeans.of(public, FIRST, 30),
+        tail=TailRows.of(public, FIRST, 4, 0.9),
+    )
+    shifted = torch.nn.functional.pad(torch.ones(30 - FIRST).double(), (FIRST, LAST - 30))
+    sums = torch.stack([rows(normals(count, 7 + seed) + mean * shifted).sum(dim=0) for seed, mean in enumerate(means)])
+    sums += noise * rows.sensitivity * torch.randn(sums.shape, generator=torch.Generator().manual_seed(1)).double()
+    return rows, rows.read(sums, count * len(means), noise)
+
+
+def test_each_class_gets_the_means_of_its_tail_back_and_its_spread_is_what_they_leave() -> None:
+    rows, moments = with_means([0.5, -0.5], noise=2.0)
+    means, scales = rows.tail_undone(moments.tail_shifts, moments.tails, "shift")
+    assert means is not None
+    assert means.shape == scales.shape == (2, LAST - FIRST)
+    # Clipping to the usual length shortens what is long, which is undone by what it does to public images.
+    assert torch.allclose(means[:, : 30 - FIRST].mean(dim=1), torch.tensor([0.5, -0.5]).double(), atol=0.07)
+    assert not means[:, 30 - FIRST :].any()
+    assert torch.allclose(scales, torch.ones_like(scales), atol=0.1)
+    latents = ClassLatents.of(
+        torch.ones(2) / 2,
+        torch.zeros(2, FIRST).double(),
+        torch.eye(FIRST).double().repeat(2, 1, 1),
+        tail_means=means,
+        tails=scales,
+    )
+    moved = latents.moved(normals(3000, 3).float(), 1)
+    assert torch.allclose(moved[:, FIRST:].mean(dim=0).double(), means[1], atol=0.08)
+
+
+def test_means_of_a_tail_that_are_noise_are_left_at_the_public_ones() -> None:
+    _, moments = with_means([0.0], noise=300.0)
+    assert float(moments.tail_shifts.norm()) < 0.5 * 300 / 4000 * (30 - FIRST)

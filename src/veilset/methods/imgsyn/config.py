@@ -20,6 +20,8 @@ from veilset.teachers.planning import TeacherDraft, draft_teacher
 
 Form = Literal["auto", "code", "map", "channel"]
 
+# Methods whose images may be a start, without what labels them: the teacher here does.
+_STARTS: Mapping[str, Mapping[str, Any]] = {"merf": {}, "latent": {"teacher_share": 0.0}}
 # Temperature of soft labels of more than two classes, unless one is set; docs/notes/imgsyn.md has its trials.
 _SOFT = 4.0
 _COLOUR = 3
@@ -162,7 +164,7 @@ class ImgsynSettings(AlignSettings):
     @property
     def start_method(self) -> str | None:
         """The method whose images these start from, where it is one."""
-        return self.start if self.start in ("merf", "latent") else None
+        return self.start if self.start in _STARTS else None
 
     def teacher_for(self, facts: PublicFacts) -> TeacherSettings:
         """The same, with passes over all units as steps."""
@@ -260,7 +262,7 @@ class Imgsyn(Method):
         start = None
         if config.start_method:
             part = budget_of_share(budget, config.start_share)
-            start = METHODS.get(config.start_method).configure().plan(facts, part)
+            start = METHODS.get(config.start_method).configure(settings=_STARTS[config.start_method]).plan(facts, part)
         statistic = None
         if config.iterations > 0 and making.aligned_share > 0 and config.feature_weight > 0:
             noise = noise_of_one_sum(budget) / math.sqrt(config.statistics_share)

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 from veilset.core.errors import InputError
@@ -33,17 +33,20 @@ from veilset.methods.latent.generators.recipes import (
 )
 from veilset.models.features.weights import require_installed
 from veilset.models.generators.sides import LatentsName
-from veilset.privacy.accounting import calibrate
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
+from veilset.privacy.sharing import Part, share_budget
 from veilset.privacy.vault import PublicFacts
 from veilset.release.inputs import InputRelease
+from veilset.teachers.config import TeacherPlan, TeacherSettings
+from veilset.teachers.planning import TeacherDraft, draft_teacher
 
 _MOMENTS, _CLIP, _COMPONENTS = "latent moments", "latent clip norm", "latent components"
-_COMPONENTS_SHARE = 0.2  # of the privacy for the rounds of a mixture; the covariance needs the rest
+_COMPONENTS_SHARE = 0.2  # of the moments' privacy for the rounds of a mixture; the covariance needs the rest
 _FEWEST_PER_DIRECTION = 2
 _MOST_NOISE = 0.25  # in a direction, against the public variance
-_AUDITED: Mapping[str, Any] = {"generator_steps": 1, "inversion_steps": 1, "dimensions": 4}
+_MOST_NOISE_OF_MEANS = 0.5  # on all of them together, against the public deviation of one
+_AUDITED: Mapping[str, Any] = {"generator_steps": 1, "inversion_steps": 1, "dimensions": 4, "teacher_share": 0.0}
 
 
 class LatentSettings(Settings):
@@ -96,6 +99,12 @@ class LatentSettings(Settings):
     dimensions: int | Auto = setting(
         "auto", "Directions to estimate; auto is a rule on units, classes and noise.", least=1
     )
+    mean_directions: int | Auto = setting(
+        "auto",
+        "Directions whose class means are released, those of dimensions among them; auto is a rule on units, classes "
+        "and noise, 0 is as many as dimensions, as in the paper.",
+        least=0,
+    )
     tail_bands: int = setting(
         6,
         "Bands of the directions that are not estimated; how strong private images are in each is part of the release. "
@@ -114,8 +123,8 @@ class LatentSettings(Settings):
     clip_share: float = setting(0.1, "Share of the privacy for a private quantile.", above=0, below=1)
     mean_share: float | Auto = setting(
         "auto",
-        "Share of the moments' privacy for the mean, the rest is the covariance's; auto is 2 / (directions + 2). The "
-        "paper's two releases are one with a share.",
+        "Share of the moments' privacy for means, the rest is the covariance's; auto makes the expected divergence "
+        "least. The paper's two releases are one with a share.",
         above=0,
         below=1,
     )
@@ -127,6 +136,13 @@ class LatentSettings(Settings):
     )
     draws: Draws = setting(
         "chosen", "Samples start from the generator's own latents that fit (chosen), any (own) or normal ones."
+    )
+    teacher_share: float = setting(
+        0.4,
+        "Share of the privacy spent on a classifier of latents that labels the release; 0 leaves that to the fitted "
+        "Gaussians.",
+        least=0,
+        below=1,
     )
     truncation: float = setting(1.0, "Below 1 pulls samples towards their class' mean.", least=0, most=2)
     balance: Literal["even", "as_found"] = setting(
@@ -149,14 +165,17 @@ class LatentSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LatentPlan(MethodPlan):
-    """One Gaussian for the moments, each round of a mixture, and the histogram for a private clip norm."""
+    """One Gaussian for the moments, each round of a mixture, the histogram for a private clip norm; a classifier."""
 
     settings: LatentSettings
     clip: Event | None
     moments: Event
     components: tuple[Event, ...]
+    teacher: TeacherPlan | None
     directions: int
     """To estimate, at most: an eigen generator of few public images has fewer."""
+    mean_directions: int
+    """Whose means are estimated, at most."""
     search: SearchSettings
     recipe: Recipe | None
     """Of the generator to make of public images; None where one is given."""
@@ -176,7 +195,7 @@ class Latent(Method):
     claim_of_paper = (
         "The paper's claim holds but for the clip norm, which is a percentile of private norms, as its author says."
     )
-    version = 2
+    version = 3
     guarantee = "dp"
     needs_public = True
     takes_findings = True
@@ -192,7 +211,9 @@ class Latent(Method):
             "repair": "replace",
             "restore": "none",
             "draws": "gaussian",
+            "mean_directions": 0,
             "tail_bands": 0,
+            "teacher_share": 0.0,
         },
     }
     smallest: ClassVar[Mapping[str, Any]] = {"generator_steps": 2, "inversion_steps": 2}
@@ -201,6 +222,7 @@ class Latent(Method):
         AuditForm(form="with a private clip norm", settings={**_AUDITED, "clip": "private"}, runs=300),
         AuditForm(form="mixtures in two rounds", settings={**_AUDITED, "components": 2, "rounds": 2}, runs=300),
     )
+    also_tried = (AuditForm(form="labels by a classifier", settings={**_AUDITED, "teacher_share": 0.4}),)
 
     @property
     def requires_public(self) -> bool:
@@ -239,29 +261,33 @@ class Latent(Method):
                 "--findings-as classes."
             )
         recipe, latent_size = self._recipe(facts)
-        shares = [(_CLIP, config.clip_share)] if config.clip == "private" else []
-        left = 1 - sum(share for _, share in shares)
-        rounds = config.rounds if config.components > 1 else 0
-        moments = left * (1 - _COMPONENTS_SHARE) if rounds else left
-        shares += [(_MOMENTS, moments), *[(_COMPONENTS, left * _COMPONENTS_SHARE / max(rounds, 1))] * rounds]
-
-        def events(noise: float) -> list[Event]:
-            # Full Gaussian sums of noise s/sqrt(q), with q adding up to 1, cost exactly what one of noise s costs.
-            return [Event(label=label, noise_multiplier=noise / math.sqrt(share)) for label, share in shares]
-
-        spent = events(calibrate(budget, events))
-        first = 1 if config.clip == "private" else 0
-        directions = self._directions(facts, spent[first].noise_multiplier, latent_size)
+        draft = _head(facts, budget) if config.teacher_share and (facts.classes > 1 or facts.findings) else None
+        left = 1.0 if draft is None else 1 - config.teacher_share
+        shares = {"clip": left * config.clip_share} if config.clip == "private" else {}
+        left -= sum(shares.values())
+        shares["moments"] = left * (1 - _COMPONENTS_SHARE) if config.components > 1 else left
+        if config.components > 1:
+            shares["components"] = left * _COMPONENTS_SHARE
+        parts = {name: Part(event=partial(_sums, config, name), share=share) for name, share in shares.items()}
+        if draft is not None:
+            parts["teacher"] = Part(event=draft.event, share=config.teacher_share)
+        spent = dict(zip(parts, share_budget(budget, list(parts.values())), strict=True))
+        clip, moments = spent.get("clip"), spent["moments"]
+        rounds = (replace(spent["components"], count=1),) * config.rounds if "components" in spent else ()
+        teacher = None if draft is None else draft.at(spent["teacher"].noise_multiplier)
+        directions, mean_directions = self._directions(facts, moments.noise_multiplier, latent_size)
         return LatentPlan(
             budget=budget,
-            events=tuple(spent),
-            facts={"directions estimated": directions, "of": latent_size},
+            events=tuple(event for event in (clip, moments, *rounds, spent.get("teacher")) if event is not None),
+            facts={"directions estimated": directions, "means estimated": mean_directions, "of": latent_size},
             settings=config,
-            decided=self._decisions(recipe, directions),
-            clip=spent[0] if first else None,
-            moments=spent[first],
-            components=tuple(spent[first + 1 :]),
+            decided=self._decisions(recipe, directions, mean_directions),
+            clip=clip,
+            moments=moments,
+            components=rounds,
+            teacher=teacher,
             directions=directions,
+            mean_directions=mean_directions,
             search=self._search(),
             recipe=recipe,
             given=self._given,
@@ -291,28 +317,62 @@ class Latent(Method):
         )
         return recipe, latent_size_of(recipe, facts.shape, config.latents)
 
-    def _directions(self, facts: PublicFacts, noise: float, latent_size: int) -> int:
-        wanted, each = self.settings.dimensions, facts.units / facts.classes
+    def _directions(self, facts: PublicFacts, noise: float, latent_size: int) -> tuple[int, int]:
+        """Of the covariance, and of the means."""
+        wanted, of_means = self.settings.dimensions, self.settings.mean_directions
+        each = facts.units / facts.classes
         if facts.findings:  # half of the units have one, as far as is known, and share their weight among all of theirs
             each = facts.units / 2 / math.sqrt(1 + facts.classes / 2)
         if wanted == "auto":
-            return direction_count(latent_size, each, noise)
-        if wanted > min(latent_size, each):
+            wanted = direction_count(latent_size, each, noise)
+        elif wanted > min(latent_size, each):
             raise InputError(
                 f"Expected dimensions of at most {min(latent_size, int(each))} for latents of {latent_size} numbers "
                 f"and about {each:.0f} units a class, got {wanted}. auto chooses by a rule."
             )
-        return wanted
+        if of_means == "auto":
+            return wanted, mean_direction_count(latent_size, wanted, each, noise)
+        if 0 < of_means < wanted or of_means > latent_size:
+            raise InputError(
+                f"Expected mean_directions of 0, or from {wanted}, the directions of the covariance, to {latent_size}, "
+                f"the length of a latent, got {of_means}. auto chooses by a rule."
+            )
+        return wanted, max(wanted, of_means)
 
-    def _decisions(self, recipe: Recipe | None, directions: int) -> dict[str, Decision]:
+    def _decisions(self, recipe: Recipe | None, directions: int, mean_directions: int) -> dict[str, Decision]:
         decided = {}
         if self.settings.dimensions == "auto":
             why = "in so many directions noise stays below what there is to estimate"
             decided["dimensions"] = Decision(value=directions, why=why)
+        if self.settings.mean_directions == "auto":
+            why = "noise moves so many class means together by less than half of what images differ in one"
+            decided["mean_directions"] = Decision(value=mean_directions, why=why)
         if self.settings.generator_steps == "auto" and recipe is not None and not isinstance(recipe, EigenRecipe):
             why = f"generator_preset={self.settings.generator_preset}"
             decided["generator_steps"] = Decision(value=recipe.steps, why=why)
         return decided
+
+
+def _sums(config: LatentSettings, part: str, noise: float) -> Event:
+    """The full Gaussian sums of a part of the plan."""
+    label, count = {"clip": (_CLIP, 1), "moments": (_MOMENTS, 1), "components": (_COMPONENTS, config.rounds)}[part]
+    return Event(label=label, noise_multiplier=noise, count=count)
+
+
+def _head(facts: PublicFacts, budget: Budget) -> TeacherDraft:
+    """A linear head that reads what the search finds, by the rules of all heads."""
+    return replace(draft_teacher(facts, budget, TeacherSettings(kind="head", features="wavelets")), features="latents")
+
+
+def mean_direction_count(latent_size: int, directions: int, units_per_class: float, noise: float) -> int:
+    """In how many directions K to estimate means beside the covariance of the first k.
+
+    In public coordinates the clip norm is about sqrt(K), and the noise on all K means of a class of m units together
+    has length K noise / (a m), where a^2 = 2K / (2K + k^2) is the means' share. K is the largest number for which this
+    is at most a half.
+    """
+    longest, half = _MOST_NOISE_OF_MEANS * units_per_class / noise, directions**2 / 4
+    return min(latent_size, max(directions, int(math.sqrt(half**2 + longest**2) - half)))
 
 
 def direction_count(latent_size: int, units_per_class: float, noise: float) -> int:

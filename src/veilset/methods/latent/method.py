@@ -2,15 +2,18 @@
 
 Bie, "Find your private dataset inside StyleGAN: leveraging public GANs for in-domain private image synthesis" (2020).
 What we changed: the clip norm comes from public samples or from a paid quantile, not from private norms; mean and
-covariance are one release of one clipped vector, for each class in its own block; latents are straightened and scaled
-by public samples; what the inversion loses is undone by what it loses on public images; the noisy covariance is shrunk
-towards the public one; samples start from those of the generator's own latents that fit. The preset `paper` does
-without the last three. Without a ready generator, public images along their principal directions are one.
+covariance are one release of one clipped vector, for each class in its own block, with the means and the strength of
+the directions whose covariance noise hides; latents are straightened and scaled by public samples; what the inversion
+loses is undone by what it loses on public images; the noisy covariance is shrunk towards the public one; samples start
+from those of the generator's own latents that fit; a private classifier of latents labels them. The preset `paper` does
+without the last four, and without those directions. Without a ready generator, public images along their principal
+directions are one.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity sqrt(1 + b^2) of the sum (b counts; moments.py),
 several findings per image or one class (methods/shared/findings.py), the same of each round of an optional mixture
-(mixture.py) and 1 of the optional histogram; events one Gaussian each, un-subsampled; assumes that generator, search
-and coordinates come from public data, which `fit` shows. docs/methods/latent.md has the argument.
+(mixture.py), 1 of the optional histogram and the clip norm of the classifier's gradients; events one Gaussian each,
+un-subsampled, and the classifier's Poisson-sampled ones; assumes that generator, search and coordinates come from
+public data, which `fit` shows. docs/methods/latent.md has the argument.
 """
 
 from functools import partial
@@ -26,12 +29,13 @@ from veilset.methods.latent.choices import InversionTraining
 from veilset.methods.latent.config import LatentPlan
 from veilset.methods.latent.generators.making import make_generator
 from veilset.methods.latent.inversion import train_inversion
+from veilset.methods.latent.labelling import Discriminant, Labels, train_head
 from veilset.methods.latent.mixture import MeanRows, Mixture
-from veilset.methods.latent.moments import Discriminant, MomentRows, Seen
+from veilset.methods.latent.moments import MomentRows, Seen
 from veilset.methods.latent.sampling import ClassLatents, FittedLatents, source
 from veilset.methods.latent.search import LatentSearch, public_answers, require_shape
 from veilset.methods.latent.space import LatentSpace
-from veilset.methods.latent.tails import TailRows
+from veilset.methods.latent.tails import TailMeans, TailRows
 from veilset.methods.shared.class_counts import drowned_classes
 from veilset.methods.shared.findings import in_all_blocks, shares_of_kinds, sums_of_kinds
 from veilset.models.generators.files import load_generator, save_generator
@@ -72,6 +76,7 @@ def fit(plan: LatentPlan, session: Session, public: Public | None, context: Cont
         clip_norm=clip_norm,
         count_weight=_COUNT_WEIGHT if several else 0.0,
         mean_share=None if config.mean_share == "auto" else config.mean_share,
+        tail_means=TailMeans.of(found, size, plan.mean_directions),
         tail=TailRows.of(found, size, config.tail_bands, config.clip_quantile),
     )
 
@@ -84,7 +89,11 @@ def fit(plan: LatentPlan, session: Session, public: Public | None, context: Cont
     if facts.findings:
         sums = sums_of_kinds(sums, facts.classes)
     moments = rows.read(
-        sums if several else sums[None], facts.units, plan.moments.noise_multiplier, findings=facts.findings
+        sums if several else sums[None],
+        facts.units,
+        plan.moments.noise_multiplier,
+        findings=facts.findings,
+        repair=config.repair,
     )
     seen = Seen.of(found, rows)
     means = seen.mean + moments.shifts_from(seen, config.repair)
@@ -93,27 +102,47 @@ def fit(plan: LatentPlan, session: Session, public: Public | None, context: Cont
     mixture = Mixture.of(means, covariances, config.components, coins)
     mixture = _moved(mixture, plan, session, search, clip_norm)
 
-    # 3. The populations behind what the search finds; everything from here on is post-processing.
-    shares = shares_of_kinds(moments.counts) if facts.findings else moments.counts / moments.counts.sum()
-    if config.balance == "even":
-        shares = torch.full_like(shares, 1 / len(shares))
-    shares = (shares[:, None] * mixture.shares).flatten()
+    # 3. What labels images: a private classifier of what the search finds, or a discriminant of the Gaussians.
+    found_shares = shares_of_kinds(moments.counts) if facts.findings else moments.counts / moments.counts.sum()
+    of_kinds = torch.full_like(found_shares, 1 / len(found_shares)) if config.balance == "even" else found_shares
+    shares = (of_kinds[:, None] * mixture.shares).flatten()
     means = mixture.means.flatten(0, 1)
     covariances = mixture.covariances.repeat_interleave(config.components, dim=0)
+    tail_means = moments.tail_shifts.repeat_interleave(config.components, dim=0)
     tails = moments.tails.repeat_interleave(config.components, dim=0)
-    discriminant = Discriminant.of(shares, means, covariances, findings=facts.findings)
+    labels: Labels
+    if plan.teacher is not None:
+        labels = train_head(session, plan.teacher, search, context)
+        if facts.findings:  # it learnt how frequent they are, and answers as if they were as they are drawn
+            has, lacks = (of_kinds / found_shares).log().chunk(2)
+            labels = labels.offset(has - lacks)
+    else:
+        labels = Discriminant.of(
+            shares,
+            means,
+            covariances,
+            *rows.tail_as_found(tail_means, tails),
+            components=config.components,
+            findings=facts.findings,
+        )
+
+    # 4. The populations behind what the search finds; everything from here on is post-processing.
     means, covariances = seen.undone(means, covariances, config.restore)
+    moved, stretched = rows.tail_undone(tail_means, tails, config.restore)
     own = torch_generator(context.seed, "latent own draws")
     draws = None if config.draws == "gaussian" else source(space, config.draws, _OWN_DRAWS, own)
-    return FittedLatents(
+    fitted = FittedLatents(
         settings=config,
         space=space,
         search=search,
-        latents=ClassLatents.of(shares, means, covariances, draws, prefer=config.draws == "chosen", tails=tails),
-        discriminant=discriminant,
+        latents=ClassLatents.of(
+            shares, means, covariances, draws, prefer=config.draws == "chosen", tail_means=moved, tails=stretched
+        ),
+        labels=labels,
         clip_norm=clip_norm,
         drowned=_drowned(sums, rows, plan, facts) if several else (),
     )
+    return fitted if facts.findings else fitted.with_classes_as_drawn(of_kinds, context.seed)
 
 
 def _drowned(sums: Tensor, rows: MomentRows, plan: LatentPlan, facts: PublicFacts) -> tuple[str, ...]:

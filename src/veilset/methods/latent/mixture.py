@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from veilset.methods.latent.moments import clipped, positive, scaled, symmetric_root
+from veilset.methods.latent.moments import positive, symmetric_root
 from veilset.methods.latent.search import LatentSearch
+from veilset.methods.latent.tails import clipped, scaled
 
 _DRAWS = 2000
 _HEAP_ROUNDS = 20

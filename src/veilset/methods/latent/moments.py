@@ -1,9 +1,9 @@
 """The private fit: one noisy sum of first and second moments, and the Gaussians that follow from it (Section 4.2).
 
-A row is psi(u) = (alpha u, beta svec(u u'), gamma e) with u = clip(v, M) / M, e the strengths of tails.py, no longer
-than 1, and alpha^2 + beta^2 + gamma^2 = 1, and where there are several classes one constant that counts; see
-docs/methods/latent.md. After the sum all is post-processing: means, covariances that are shrunk towards the public one,
-and labels. Samples are drawn in sampling.py.
+A row is psi(u) = (alpha u, beta svec(u u'), delta t, gamma e) with u = clip(v, M) / M, t and e the coordinates and the
+strengths of tails.py, each no longer than 1, and alpha^2 + beta^2 + delta^2 + gamma^2 = 1, and where there are several
+classes one constant that counts; see docs/methods/latent.md. After the sum all is post-processing: means, and
+covariances that are shrunk towards the public one. Samples are drawn in sampling.py.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity `MomentRows.sensitivity` = sqrt(1 + b^2), b the
 constant; event one Gaussian; assumes that v depends on its own image alone.
@@ -14,16 +14,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from veilset.methods.latent.choices import Repair, Restore
-from veilset.methods.latent.tails import TailRows
+from veilset.methods.latent.tails import LEAST_SEEN, TailMeans, TailRows, clipped, scaled
 from veilset.methods.shared.class_counts import sensible_counts
 from veilset.methods.shared.findings import counts_of_kinds, noise_of_kinds
 
 _TAIL_WEIGHT = 0.1  # gamma: half a per cent more noise on all the rest
 _SMALLEST_VARIANCE = 0.02  # of a direction that is sampled, against 1 of the public population
-# A direction that the inversion sees worse than this is not amplified any further.
-_LEAST_SEEN = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +33,10 @@ class MomentRows:
         size: k, the directions that are estimated: the first of the coordinates.
         clip_norm: M, from public samples or from a paid quantile.
         count_weight: b, the constant that counts; 0 with one class, whose count is public.
-        mean_share: alpha^2 where somebody chose it. Two releases of noise s / alpha for u and s / beta for svec(u u')
-            cost what this one of noise s costs and have the same noise, so the paper's two are one with a share.
+        mean_share: alpha^2 + delta^2 where somebody chose it. Two releases of noise s / alpha for u and s / beta for
+            svec(u u') cost what this one of noise s costs and have the same noise, so the paper's two are one with a
+            share.
+        tail_means: the class means of directions after these; None leaves them at the public ones, and delta is 0.
         tail: the strengths of the directions after these; None leaves them at the public ones, and gamma is 0.
     """
 
@@ -43,6 +44,7 @@ class MomentRows:
     clip_norm: float
     count_weight: float
     mean_share: float | None = None
+    tail_means: TailMeans | None = None
     tail: TailRows | None = None
 
     @property
@@ -52,22 +54,32 @@ class MomentRows:
 
     @property
     def mean_weight(self) -> float:
-        """alpha. Unless its share is given, the expected divergence from the true Gaussian is least: 2 / (k + 2).
+        """alpha. Unless a share is given, the expected divergence from the true Gaussian is least: 2 / (k + 2).
 
-        With noise s a number, the mean costs k^2 s^2 / 2 alpha^2 and the covariance k^4 s^2 / 8 beta^2 (both in public
-        units, where M^2 is about k).
+        With noise s a number, the mean costs k^2 s^2 / 2 alpha^2, the covariance k^4 s^2 / 8 beta^2 and l further means
+        cost l^2 s^2 / 2 delta^2 (all in public units, where M^2 is about k). The squares are then as k, k^2 / 2 and l.
         """
-        return math.sqrt(self._share_of_mean * (1 - self.tail_weight**2))
+        return math.sqrt(self._share_of_means * self.size / self._means * (1 - self.tail_weight**2))
 
     @property
     def second_weight(self) -> float:
         """beta."""
-        return math.sqrt((1 - self._share_of_mean) * (1 - self.tail_weight**2))
+        return math.sqrt((1 - self._share_of_means) * (1 - self.tail_weight**2))
 
     @property
-    def _share_of_mean(self) -> float:
-        """Of the square of alpha in those of alpha and beta together."""
-        return 2 / (self.size + 2) if self.mean_share is None else self.mean_share
+    def tail_mean_weight(self) -> float:
+        """delta."""
+        return math.sqrt(self._share_of_means * (1 - self.size / self._means) * (1 - self.tail_weight**2))
+
+    @property
+    def _share_of_means(self) -> float:
+        """Of the squares of alpha and delta in those of alpha, beta and delta together."""
+        return self._means / (self._means + self.size**2 / 2) if self.mean_share is None else self.mean_share
+
+    @property
+    def _means(self) -> int:
+        """Directions whose class means are summed."""
+        return self.size + (0 if self.tail_means is None else self.tail_means.size)
 
     @property
     def sensitivity(self) -> float:
@@ -75,16 +87,42 @@ class MomentRows:
         return math.hypot(1, self.count_weight)
 
     def __call__(self, v: Tensor) -> Tensor:
-        """Rows (b, k + k(k+1)/2 [+ bands] [+ 1]) of coordinates (b, d), in float64."""
+        """Rows (b, k + k(k+1)/2 [+ l] [+ bands] [+ 1]) of coordinates (b, d), in float64."""
         u = clipped(v[:, : self.size], self.clip_norm) / self.clip_norm
         parts = [self.mean_weight * u, self.second_weight * svec(u)]
+        if self.tail_means is not None:
+            parts.append(self.tail_mean_weight * self.tail_means(v))
         if self.tail is not None:
             parts.append(self.tail_weight * self.tail(v))
         if self.count_weight:
             parts.append(torch.full_like(u[:, :1], self.count_weight))
         return torch.cat(parts, dim=1)
 
-    def read(self, sums: Tensor, units: int, noise_multiplier: float, *, findings: bool = False) -> "Moments":
+    def tail_as_found(self, shifts: Tensor, scales: Tensor) -> tuple[Tensor, Tensor] | tuple[()]:
+        """Means and variances (classes, l) of the tail in what a search finds, of shifts and scales of the tail."""
+        tail = self.tail_means
+        if tail is None:
+            return ()
+        return tail.public + shifts, tail.variances * scales[:, : tail.size].square()
+
+    def tail_undone(self, shifts: Tensor, scales: Tensor, restore: Restore) -> tuple[Tensor | None, Tensor]:
+        """Means and scales (classes, d - k) of the populations behind what the search shows of the tail."""
+        if self.tail_means is None:
+            return None, scales
+        means = self.tail_means.undone(shifts, restore)
+        if self.tail is not None:
+            scales = self.tail.around(scales, means)
+        return functional.pad(means, (0, self.tail_means.left)), scales
+
+    def read(
+        self,
+        sums: Tensor,
+        units: int,
+        noise_multiplier: float,
+        *,
+        findings: bool = False,
+        repair: Repair = "linear",
+    ) -> "Moments":
         """What the noisy sums (classes, width) say; `noise_multiplier` is that of their event.
 
         Of findings the classes are the kinds of methods/shared/findings.py, and the second half of them is a difference
@@ -95,17 +133,22 @@ class MomentRows:
             # The public total keeps noisy counts within reason, as in the other methods.
             noisy = sums[:, -1] / self.count_weight
             counts = counts_of_kinds(noisy, units) if findings else sensible_counts(noisy, units)
-        means = self.clip_norm * sums[:, : self.size] / self.mean_weight / counts[:, None]
-        end = self.size + self.size * (self.size + 1) // 2
-        seconds = self.clip_norm**2 * smat(sums[:, self.size : end], self.size)
-        seconds = seconds / self.second_weight / counts[:, None, None]
+        # What is not there has no numbers, and the count comes after all.
+        bands = 0 if self.tail is None else self.tail.bands
+        widths = [self.size, self.size * (self.size + 1) // 2, self._means - self.size, bands]
+        first, second, tail_means, strengths = torch.split(sums[:, : sum(widths)] / counts[:, None], widths, dim=1)
+        means = self.clip_norm * first / self.mean_weight
+        seconds = self.clip_norm**2 * smat(second, self.size) / self.second_weight
         noise = noise_multiplier * self.sensitivity / counts
         if findings:
             noise = noise * noise_of_kinds(len(counts))
         tails = torch.ones(len(counts), 1, dtype=torch.float64)
         if self.tail is not None:
-            strengths = sums[:, end : end + self.tail.bands] / self.tail_weight / counts[:, None]
-            tails = self.tail.scales(strengths, noise / self.tail_weight)
+            tails = self.tail.scales(strengths / self.tail_weight, noise / self.tail_weight)
+        tail_shifts = tail_means
+        if self.tail_means is not None:
+            weight = self.tail_mean_weight
+            tail_shifts = self.tail_means.shifts(tail_means / weight, noise / weight, counts, repair)
         spread = noise * self.clip_norm
         return Moments(
             counts=counts,
@@ -113,6 +156,7 @@ class MomentRows:
             covariances=seconds - means[:, :, None] * means[:, None, :],
             mean_noises=spread / self.mean_weight,
             noises=spread * self.clip_norm / self.second_weight / math.sqrt(2),
+            tail_shifts=tail_shifts,
             tails=tails,
         )
 
@@ -126,6 +170,7 @@ class Moments:
     covariances: Tensor  # (classes, k, k), symmetric, perhaps not positive
     mean_noises: Tensor  # (classes,): deviation of the privacy noise on a number of the mean
     noises: Tensor  # (classes,): and on an entry of the covariance off the diagonal
+    tail_shifts: Tensor  # (classes, l): by how much means of the tail differ from the public ones, repaired
     tails: Tensor  # (classes, d - k), or (classes, 1) for all alike: stretch public coordinates to the private strength
 
     # Finite samples move a mean like noise of variance v/m and an entry of a covariance like v^2/m, where variances are
@@ -144,17 +189,6 @@ class Moments:
         deviations = self.covariances - public.covariance
         spreads = (self.noises.square() + public.variance**2 / self.counts).sqrt()
         return torch.stack([_repaired(d, s, repair) for d, s in zip(deviations, spreads.tolist(), strict=True)])
-
-
-def scaled(deviation: Tensor, expected: float) -> Tensor:
-    """`deviation`, whose square noise makes `expected` larger, scaled by the share that noise does not explain."""
-    return deviation * max(0.0, 1 - expected / max(float(deviation.square().sum()), 1e-300))
-
-
-def clipped(v: Tensor, clip_norm: float) -> Tensor:
-    """Coordinates (b, k) no longer than `clip_norm`, in float64."""
-    shorter: Tensor = clip_norm / v.double().norm(dim=1, keepdim=True).clamp(min=clip_norm)
-    return v * shorter
 
 
 def svec(u: Tensor) -> Tensor:
@@ -237,34 +271,9 @@ class Seen:
         if restore == "none":
             return means, covariances
         shifts, deviations = means - self.mean, covariances - self.covariance
-        inverse = torch.linalg.inv(positive(self.covariance, _LEAST_SEEN))
+        inverse = torch.linalg.inv(positive(self.covariance, LEAST_SEEN))
         if restore in ("mean", "shift"):
             shifts = shifts @ inverse
         if restore == "shift":
             deviations = inverse @ deviations @ inverse
         return shifts, deviations + torch.eye(shifts.shape[1], dtype=shifts.dtype)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Discriminant:
-    """Class probabilities by linear discriminant analysis on what the search finds."""
-
-    weight: Tensor  # (k, classes)
-    bias: Tensor  # (classes,)
-    findings: bool = False
-
-    @classmethod
-    def of(cls, shares: Tensor, means: Tensor, covariances: Tensor, *, findings: bool = False) -> "Discriminant":
-        """From the shares that classes will have, noisy means and repaired covariances, which are pooled."""
-        pooled = positive(torch.einsum("c,cij->ij", shares, covariances))
-        weight = torch.linalg.solve(pooled, means.T)
-        bias = shares.log() - 0.5 * (means.T * weight).sum(dim=0)
-        return cls(weight=weight, bias=bias, findings=findings)
-
-    def probabilities(self, v: Tensor) -> Tensor:
-        """(b, classes) for the first k coordinates (b, k); of findings, of each by itself, (b, F)."""
-        logits = v.double() @ self.weight + self.bias
-        if not self.findings:
-            return logits.softmax(dim=1)
-        has, lacks = logits.chunk(2, dim=1)
-        return (has - lacks).sigmoid()

@@ -10,8 +10,8 @@ Privacy: post-processing of the noisy moments (moments.py), with the generator a
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,8 @@ from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.methods.base import Fitted, ReleasedModel, Samples
 from veilset.methods.latent.choices import Draws
 from veilset.methods.latent.config import LatentSettings
-from veilset.methods.latent.moments import Discriminant, positive, symmetric_root
+from veilset.methods.latent.labelling import Head, Labels
+from veilset.methods.latent.moments import positive, symmetric_root
 from veilset.methods.latent.search import LatentSearch
 from veilset.methods.latent.space import LatentSpace
 from veilset.methods.shared.findings import as_labels
@@ -37,6 +38,7 @@ _STILL_COUNT = 0.5  # of the draws, by their effective number
 _MOST_WEIGHT = 4.0  # of a draw, against the usual one
 _HALVINGS = 30
 _AT_ONCE = 500
+_JUDGED = 2000  # images by which a classifier learns how often to see each class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,8 @@ class ClassLatents:
     offsets: Tensor  # (gaussians,)
     middles: Tensor  # (gaussians, k): the mean of what is kept
     maps: Tensor  # (gaussians, k, k): from their covariance to the fitted one
-    tails: Tensor  # (gaussians, d - k), or (gaussians, 1) for all alike: stretch the coordinates after these
+    tail_means: Tensor  # (gaussians, d - k), or (gaussians, 1) for all alike: of the coordinates after these
+    tails: Tensor  # the same: stretch them
 
     @classmethod
     def of(
@@ -61,11 +64,12 @@ class ClassLatents:
         draws: Tensor | None = None,
         *,
         prefer: bool = False,
+        tail_means: Tensor | None = None,
         tails: Tensor | None = None,
     ) -> "ClassLatents":
         """With `draws` (n, d) of the source that will be moved; without, the source is standard normal.
 
-        Without `tails`, coordinates that were not estimated stay as they are drawn.
+        Without `tail_means` and `tails`, coordinates that were not estimated stay as they are drawn.
         """
         one = torch.eye(means.shape[1], dtype=means.dtype)
         parts = []
@@ -85,12 +89,13 @@ class ClassLatents:
             parts.append((mean, slope, curve, offset, middle, _least_movement(spread, covariance)))
         names = ("means", "slopes", "curves", "offsets", "middles", "maps")
         stacked = {name: torch.stack(part).float() for name, part in zip(names, zip(*parts, strict=True), strict=True)}
+        tail_means = torch.zeros(len(shares), 1) if tail_means is None else tail_means
         tails = torch.ones(len(shares), 1) if tails is None else tails
-        return cls(shares=shares.float(), tails=tails.float(), **stacked)
+        return cls(shares=shares.float(), tail_means=tail_means.float(), tails=tails.float(), **stacked)
 
     @property
     def size(self) -> int:
-        """k: the coordinates after these keep the public distribution, stretched to the private strength."""
+        """k: the coordinates after these keep the public distribution, moved and stretched to the private one."""
         return self.means.shape[1]
 
     def draw(
@@ -120,7 +125,7 @@ class ClassLatents:
         """Kept draws (b, d) brought to the Gaussian; truncation pulls all coordinates in."""
         first = (v[:, : self.size] - self.middles[number]) @ self.maps[number].T
         rest = self.tails[number] * v[:, self.size :]
-        return torch.cat([self.means[number] + truncation * first, truncation * rest], dim=1)
+        return torch.cat([self.means[number] + truncation * first, self.tail_means[number] + truncation * rest], dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,32 +136,42 @@ class FittedLatents(Fitted):
     space: LatentSpace
     search: LatentSearch
     latents: ClassLatents
-    discriminant: Discriminant
+    labels: Labels
     clip_norm: float
     drowned: tuple[str, ...]
 
     def sample(self, count: int, seed: int = 0) -> Samples:
-        """4. Draw latents of each component, show their images, and label what is stored."""
+        """5. Draw latents of each component, show their images, and label what is stored."""
+        images, soft = [], []
+        for pictures, answers in self._drawn(count, seed):
+            images.append(pictures)
+            soft.append(self.labels.probabilities(answers))
+        found = torch.cat(soft).float()
+        return Samples(
+            images=np.ascontiguousarray(torch.cat(images).numpy()),
+            labels=as_labels(found) if self.labels.findings else found.argmax(dim=1).numpy(),
+            soft_labels=found.numpy(),
+        )
+
+    def with_classes_as_drawn(self, shares: Tensor, seed: int) -> "FittedLatents":
+        """The same with a classifier whose classes are as frequent as they are drawn, (classes,), on average."""
+        if not isinstance(self.labels, Head):
+            return self
+        answers = torch.cat([found for _, found in self._drawn(_JUDGED, seed)])
+        return replace(self, labels=self.labels.with_shares(answers, shares))
+
+    def _drawn(self, count: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Stored images (b, H, W, C), and the coordinates (b, d) that tell their class."""
         shares = self.latents.shares.double().numpy()
         drawn = numpy_generator(seed, "latent components").choice(len(shares), size=count, p=shares / shares.sum())
         coins = torch_generator(seed, "latent samples")
         draws = partial(source, self.space, self.settings.draws, coins=coins)
-        images, soft = [], []
         for start in range(0, count, _AT_ONCE):
             chosen = torch.from_numpy(drawn[start : start + _AT_ONCE])
             v = self.latents.draw(draws, chosen, coins, self.settings.truncation)
             pictures = self.space.stored(v.to(self.space.centre.device)).permute(0, 2, 3, 1)
-            # The discriminant was fitted to what the search finds, so it judges that; a descent finds about v itself.
-            answers = self.search(pictures) if self.search.settings.steps == 0 else v
-            images.append(pictures)
-            likely = self.discriminant.probabilities(answers[:, : self.latents.size])
-            soft.append(likely.reshape(len(chosen), -1, self.settings.components).sum(dim=2))
-        found = torch.cat(soft).float()
-        return Samples(
-            images=np.ascontiguousarray(torch.cat(images).numpy()),
-            labels=as_labels(found) if self.discriminant.findings else found.argmax(dim=1).numpy(),
-            soft_labels=found.numpy(),
-        )
+            # Labels were fitted to what the search finds, so they judge that; a descent finds about v itself.
+            yield pictures, self.search(pictures) if self.search.settings.steps == 0 else v
 
     def warnings(self) -> list[str]:
         """Classes that noise hides; that the samples show public images, where the generator is made of them."""
@@ -202,7 +217,8 @@ def rebuild_sampler(description: Mapping[str, Any], weights: Mapping[str, Tensor
     try:
         generator = seen_by(rebuild(description["generator"], part("generator.")), description.get("latents", "w"))
         latents = part("latents.")
-        latents.setdefault("tails", torch.ones(len(latents["shares"]), 1))  # not there before version 3
+        one = torch.ones(len(latents["shares"]), 1)  # older releases have neither of these
+        latents = {"tail_means": 0 * one, "tails": one} | latents
         return LatentSpace(generator=generator, **part("space.")), ClassLatents(**latents)
     except (KeyError, TypeError) as error:
         raise InputError(f"Not a release of latent: {type(error).__name__}: {error}") from error
