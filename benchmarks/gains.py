@@ -1,11 +1,13 @@
-"""Gains in accounting that cost nothing: before and after, from the accountant alone. No data is read.
+"""Gains in accounting that cost nothing: before and after, from the accountant alone. No image is read.
 
-    PYTHONPATH=src python benchmarks/gains.py [filter] [batch] [correlated]
+    scripts/bench gains [filter] [batch] [methods] [correlated]
 
 - `filter`: how large a limit an account needs for the same two to sixteen Gaussian runs, judged by the Renyi filter
   (before) and by the Gaussian filter (after). Runs are alike, and the limit is the smallest that takes them all.
 - `batch`: the noise of a head teacher's mean gradient beside that of all units in every step, at equal epsilon and
   steps: with 8,192 units (before) and with the batch that the plan chooses (after).
+- `methods`: the noise of single releases, at equal epsilon, over the signal of a unit, in the form of before
+  and in that of today. What is the same at every epsilon has one line.
 - `correlated`: the noise that DP-SGD leaves in averaged weights, beside the least that any release of their gradients'
   sum could have: with independent noise on Poisson samples (before), and with noise correlated over the best number of
   bands (after). docs/notes/index.md says what that means for us.
@@ -20,15 +22,20 @@ from typing import Any
 import numpy as np
 
 from machine import append
+from veilset.methods.dpgan.config import DpganSettings
+from veilset.methods.pldk.config import PldkSettings
+from veilset.methods.shared.class_statistics import public_embedding
 from veilset.privacy.accounting import noise_of
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
 from veilset.privacy.filters import fits_account
+from veilset.privacy.sharing import budget_of_share
 from veilset.privacy.vault import PublicFacts
 from veilset.teachers.planning import plan_teacher
 
 RESULTS = Path(__file__).parent / "results" / "gains.jsonl"
 DELTA = 1e-5
+UNITS = 60_000
 
 
 def filter_lines() -> list[dict[str, Any]]:
@@ -71,6 +78,49 @@ def batch_lines() -> list[dict[str, Any]]:
             excess = [round(e.noise_multiplier / e.sampling_rate / full, 3) for e in (before, after)]
             lines.append({"benchmark": "teacher batch", **fields, "before": excess[0], "after": excess[1]})
     return lines
+
+
+def method_lines() -> list[dict[str, Any]]:
+    """What a method's releases ask of the same budget, before and after."""
+    lines = []
+    for epsilon in (1.0, 10.0):
+        budget = Budget(epsilon, DELTA)
+        for name, (before, after) in {"dpgan": _asked_once(budget), "pldk": _all_units(budget)}.items():
+            fields = {"method": name, "units": UNITS, "epsilon": epsilon, "delta": DELTA}
+            lines.append({"benchmark": "method noise", **fields, "before": round(before, 3), "after": round(after, 3)})
+    always = {
+        "class statistics": (1.0, _public_radius()),
+        "paid accuracy": (math.sqrt(0.5), 0.5),
+        "dfd B": (2.0, math.sqrt(2)),
+    }
+    for name, (before, after) in always.items():
+        lines.append(
+            {"benchmark": "method noise", "method": name, "before": round(before, 3), "after": round(after, 3)}
+        )
+    return lines
+
+
+def _asked_once(budget: Budget) -> tuple[float, float]:
+    """dpgan: the mean of a linear critic's gradients, remembered over sampled steps; and one sum of them all."""
+    config = DpganSettings()
+    rate, part = config.batch / UNITS, budget_of_share(budget, 1 - config.teacher_share)
+    sampled = noise_of(Event(label="steps", noise_multiplier=1.0, sampling_rate=rate, count=config.steps), part)
+    remembered = 2 * config.real_memory - 1  # as many independent steps are as noisy as the running mean
+    return sampled / rate / math.sqrt(remembered), noise_of(Event(label="once", noise_multiplier=1.0), part)
+
+
+def _all_units(budget: Budget) -> tuple[float, float]:
+    """pldk: class means seen by each network, over samples of 4,096 units and over all."""
+    config, rate = PldkSettings(), 4096 / UNITS
+    part = budget_of_share(budget, 1 - config.teacher_share)
+    sampled = noise_of(Event(label="sums", noise_multiplier=1.0, sampling_rate=rate, count=config.networks), part)
+    return sampled / rate, noise_of(Event(label="sums", noise_multiplier=1.0, count=config.networks), part)
+
+
+def _public_radius() -> float:
+    """merf, dfd, pate: the length of random features around their public mean; they themselves have length 1."""
+    facts = PublicFacts(units=UNITS, unit="record", shape=(28, 28, 1), class_names=tuple("0123456789"))
+    return public_embedding(facts, random_features=2048, pictures=3000, seed=0).radius
 
 
 MOMENTUM, AVERAGE_FROM = 0.9, 0.7
@@ -116,7 +166,7 @@ def _left_in_weights(units: int, batch: int, steps: int, bands: int, epsilon: fl
     return float(noise / least)
 
 
-KINDS = {"filter": filter_lines, "batch": batch_lines, "correlated": correlated_lines}
+KINDS = {"filter": filter_lines, "batch": batch_lines, "methods": method_lines, "correlated": correlated_lines}
 
 
 def main() -> None:

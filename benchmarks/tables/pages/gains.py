@@ -22,6 +22,17 @@ def _batch(units: int, epsilon: float) -> list[str | Cell]:
     return [f"{units:,} units, epsilon {epsilon:g}", *_pair(where, 2)]
 
 
+def _method(method: str, words: str, epsilon: float | None = None) -> list[str | Cell]:
+    where = {"benchmark": "method noise", "method": method} | ({} if epsilon is None else {"epsilon": epsilon})
+    return [words + ("" if epsilon is None else f", epsilon {epsilon:g}"), *_pair(where, 2)]
+
+
+def _correlated(batch: int, epsilon: float) -> list[str | Cell]:
+    where = {"benchmark": "correlated noise", "batch": batch, "epsilon": epsilon}
+    bands = Cell(results=GAINS, where=where, value="bands", digits=0, by=NO_SEED)
+    return [f"batches of {batch:,}, epsilon {epsilon:g}", *_pair(where, 2), bands]
+
+
 def _memory(records: int) -> list[str | Cell]:
     where = {"benchmark": "scale", "what": "private side", "records": records}
     return [f"{records:,}", _newest(where, "peak_mb", 0), _newest(where, "processor_seconds", 1)]
@@ -68,6 +79,20 @@ TABLES = {
     "gains-batch": Table(
         heads=("head teacher", "noise with batches of 8,192", "noise with the planned batch"),
         rows=[_batch(units, epsilon) for units in (60_000, 160_000, 1_000_000, 10_000_000) for epsilon in (1.0, 10.0)],
+    ),
+    "gains-methods": Table(
+        heads=("release", "noise before", "noise now"),
+        rows=[
+            *(_method("dpgan", "dpgan: a linear critic's sums, once and not at every step", e) for e in (1.0, 10.0)),
+            *(_method("pldk", "pldk: class means over all units and not over 4,096", e) for e in (1.0, 10.0)),
+            _method("class statistics", "merf, dfd, pate: random features around their public mean"),
+            _method("paid accuracy", "a paid accuracy: right less wrong and not two counts"),
+            _method("dfd B", "dfd, variant B: signs as votes"),
+        ],
+    ),
+    "gains-correlated": Table(
+        heads=("DP-SGD on 60,000 units", "independent noise", "correlated noise", "bands"),
+        rows=[_correlated(batch, epsilon) for batch in (1024, 4096, 256, 8192) for epsilon in (1.0, 10.0)],
     ),
     "scale-private": Table(
         heads=("private images", "peak memory, MB", "processor seconds"),
