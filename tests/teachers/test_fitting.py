@@ -14,7 +14,7 @@ from veilset.data.images import ImageSet
 from veilset.data.tensors import to_inputs
 from veilset.methods.base import Context
 from veilset.models.features import weights
-from veilset.models.features.code import Code, principal_directions
+from veilset.models.features.code import Code, leading_directions, principal_directions
 from veilset.models.features.wavelets import ScatteringFeatures
 from veilset.privacy.budget import Budget
 from veilset.privacy.ledger import check_chain, read_ledger
@@ -236,3 +236,15 @@ def test_code_that_a_description_names_is_not_imported() -> None:
     description = {"kind": "network", "name": "os:getcwd", "shape": [16, 16, 1], "classes": 2, "directions": 1}
     with pytest.raises(InputError, match="none of ours"):
         rebuild_teacher({**description, "head_only": False}, {})
+
+
+@pytest.mark.parametrize("rows", [400, 900])
+def test_leading_directions_are_nearly_the_principal_ones(rows: int) -> None:
+    """Of many rows whose variances fall as those of pictures do; the last directions may be a mixture."""
+    coins = torch.Generator().manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(600, 600, generator=coins))[0]
+    table = torch.randn(rows, 600, generator=coins) / torch.arange(1, 601).float().sqrt() @ turn
+    exact, found = principal_directions(table, 80), leading_directions(table, 80, coins)
+    assert float(found[0].sum()) == pytest.approx(float(exact[0].sum()), rel=0.01)
+    assert torch.allclose(found[1].T @ found[1], torch.eye(80), atol=1e-5)
+    assert torch.allclose((exact[1].T @ found[1])[:10].square().sum(dim=1), torch.ones(10), atol=1e-3)

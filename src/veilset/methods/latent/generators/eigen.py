@@ -9,7 +9,7 @@ from veilset.core.randomness import numpy_generator, torch_generator
 from veilset.core.records import Records
 from veilset.data.tensors import as_floats
 from veilset.methods.latent.generators.recipes import eigen_size
-from veilset.models.features.code import principal_directions
+from veilset.models.features.code import leading_directions
 from veilset.models.generators.eigen import EigenGenerator
 
 _MOST_PICTURES = 8000  # kept in the generator, mirrored ones included
@@ -38,7 +38,8 @@ def fit_eigen(
             raise InputError(
                 "The public images are all the same, so they say nothing of what images can be. Use others."
             )
-        variances, directions = principal_directions(flat - mean, min(eigen_size(public.shape), len(flat) - 1))
+        count = min(eigen_size(public.shape), len(flat) - 1)
+        variances, directions = leading_directions(flat - mean, count, torch_generator(seed, "eigen directions"))
         generator = EigenGenerator(height, channels, directions.shape[1], len(flat), width).to(device)
         generator.mean.copy_(mean)
         generator.directions.copy_(directions)
