@@ -229,7 +229,7 @@ def test_a_private_clip_norm_costs_its_share_and_no_more() -> None:
 
 
 def test_the_rounds_of_a_mixture_cost_together_what_one_gaussian_costs() -> None:
-    settings = {"components": "3", "rounds": "4", "clip": "private"}
+    settings = {"components": "3", "rounds": "4", "clip": "private", "teacher_share": "0.4"}
     plan = Latent.configure("default", settings).plan(FACTS, Budget(1.0, 1e-5))
     sums = ["latent clip norm", "latent moments", *["latent components"] * 4]
     assert [event.label for event in plan.events] == [*sums, "teacher"]
@@ -240,8 +240,16 @@ def test_the_rounds_of_a_mixture_cost_together_what_one_gaussian_costs() -> None
     assert together == pytest.approx(alone.noise_multiplier**-2, rel=0.02)
 
 
+@pytest.mark.parametrize(("units", "epsilon", "share"), [(4000, 1.0, 0.0), (4000, 10.0, 0.4), (100_000, 1.0, 0.4)])
+def test_a_classifier_labels_where_noise_leaves_it_enough(units: int, epsilon: float, share: float) -> None:
+    plan = Latent.configure("default").plan(replace(FACTS, units=units), Budget(epsilon, 1e-5))
+    assert plan.certified()["teacher_share"] == share
+    assert (plan.teacher is None) == (share == 0)
+
+
 def test_one_class_has_nothing_to_label() -> None:
-    plan = Latent.configure("default").plan(replace(FACTS, class_names=("all",)), Budget(1.0, 1e-5))
+    one = Latent.configure("default", {"teacher_share": "0.4"})
+    plan = one.plan(replace(FACTS, class_names=("all",)), Budget(1.0, 1e-5))
     assert plan.teacher is None
     assert plan.events == (plan.moments,)
 
@@ -415,7 +423,8 @@ def test_a_plan_says_what_its_rules_decided(tmp_path: Path) -> None:
     assert plan.certified()["mean_directions"] == plan.mean_directions == plan.facts["means estimated"]
     assert plan.directions < plan.mean_directions
     assert (plan.clip, plan.components) == (None, ())
-    chosen = {"generator": file_of(tmp_path), "dimensions": 3, "mean_directions": 0, "clip": "private"}
+    chosen = {"dimensions": 3, "mean_directions": 0, "clip": "private", "teacher_share": 0.4}
+    chosen["generator"] = file_of(tmp_path)
     given = Latent.configure("default", chosen).plan(replace(FACTS, shape=(16, 16, 1)), Budget(1.0, 1e-5))
     assert (given.directions, given.mean_directions, given.recipe, given.decided) == (3, 3, None, {})
     assert given.teacher is not None
@@ -443,7 +452,7 @@ assert "torch" not in sys.modules
 
 
 def test_a_generator_from_a_release_brings_its_events(tmp_path: Path) -> None:
-    small = {"inversion_steps": "2"}
+    small = {"inversion_steps": "2", "teacher_share": "0.4"}
     job = Job(method="latent", epsilon=1.0, samples=5, settings=small | {"generator": file_of(tmp_path)})
     first = run(Vault(records()), job, workspace=tmp_path / "a").save(tmp_path / "first")
     for number, place in enumerate((first, first / "generator.safetensors")):

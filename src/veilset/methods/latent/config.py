@@ -35,7 +35,7 @@ from veilset.models.features.weights import require_installed
 from veilset.models.generators.sides import LatentsName
 from veilset.privacy.budget import Budget
 from veilset.privacy.events import Event
-from veilset.privacy.sharing import Part, share_budget
+from veilset.privacy.sharing import Part, noise_of_one_sum, share_budget
 from veilset.privacy.vault import PublicFacts
 from veilset.release.inputs import InputRelease
 from veilset.teachers.config import TeacherPlan, TeacherSettings
@@ -45,6 +45,8 @@ _MOMENTS, _CLIP, _COMPONENTS = "latent moments", "latent clip norm", "latent com
 _COMPONENTS_SHARE = 0.2  # of the moments' privacy for the rounds of a mixture; the covariance needs the rest
 _FEWEST_PER_DIRECTION = 2
 _MOST_NOISE = 0.25  # in a direction, against the public variance
+# A classifier's share, and the units of a class over the noise of one sum at which it begins to be worth that.
+_TEACHER_SHARE, _WORTH_A_TEACHER = 0.4, 4000
 _MOST_NOISE_OF_MEANS = 0.5  # on all of them together, against the public deviation of one
 _AUDITED: Mapping[str, Any] = {"generator_steps": 1, "inversion_steps": 1, "dimensions": 4, "teacher_share": 0.0}
 
@@ -137,10 +139,10 @@ class LatentSettings(Settings):
     draws: Draws = setting(
         "chosen", "Samples start from the generator's own latents that fit (chosen), any (own) or normal ones."
     )
-    teacher_share: float = setting(
-        0.4,
+    teacher_share: float | Auto = setting(
+        "auto",
         "Share of the privacy spent on a classifier of latents that labels the release; 0 leaves that to the fitted "
-        "Gaussians.",
+        "Gaussians. auto is a rule on units, classes and budget.",
         least=0,
         below=1,
     )
@@ -261,8 +263,9 @@ class Latent(Method):
                 "--findings-as classes."
             )
         recipe, latent_size = self._recipe(facts)
-        draft = _head(facts, budget) if config.teacher_share and (facts.classes > 1 or facts.findings) else None
-        left = 1.0 if draft is None else 1 - config.teacher_share
+        teacher_share = self._teacher_share(facts, budget)
+        draft = _head(facts, budget) if teacher_share else None
+        left = 1 - teacher_share
         shares = {"clip": left * config.clip_share} if config.clip == "private" else {}
         left -= sum(shares.values())
         shares["moments"] = left * (1 - _COMPONENTS_SHARE) if config.components > 1 else left
@@ -270,7 +273,7 @@ class Latent(Method):
             shares["components"] = left * _COMPONENTS_SHARE
         parts = {name: Part(event=partial(_sums, config, name), share=share) for name, share in shares.items()}
         if draft is not None:
-            parts["teacher"] = Part(event=draft.event, share=config.teacher_share)
+            parts["teacher"] = Part(event=draft.event, share=teacher_share)
         spent = dict(zip(parts, share_budget(budget, list(parts.values())), strict=True))
         clip, moments = spent.get("clip"), spent["moments"]
         rounds = (replace(spent["components"], count=1),) * config.rounds if "components" in spent else ()
@@ -281,7 +284,7 @@ class Latent(Method):
             events=tuple(event for event in (clip, moments, *rounds, spent.get("teacher")) if event is not None),
             facts={"directions estimated": directions, "means estimated": mean_directions, "of": latent_size},
             settings=config,
-            decided=self._decisions(recipe, directions, mean_directions),
+            decided=self._decisions(recipe, directions, mean_directions, teacher_share),
             clip=clip,
             moments=moments,
             components=rounds,
@@ -320,9 +323,7 @@ class Latent(Method):
     def _directions(self, facts: PublicFacts, noise: float, latent_size: int) -> tuple[int, int]:
         """Of the covariance, and of the means."""
         wanted, of_means = self.settings.dimensions, self.settings.mean_directions
-        each = facts.units / facts.classes
-        if facts.findings:  # half of the units have one, as far as is known, and share their weight among all of theirs
-            each = facts.units / 2 / math.sqrt(1 + facts.classes / 2)
+        each = _units_of_a_class(facts)
         if wanted == "auto":
             wanted = direction_count(latent_size, each, noise)
         elif wanted > min(latent_size, each):
@@ -339,7 +340,18 @@ class Latent(Method):
             )
         return wanted, max(wanted, of_means)
 
-    def _decisions(self, recipe: Recipe | None, directions: int, mean_directions: int) -> dict[str, Decision]:
+    def _teacher_share(self, facts: PublicFacts, budget: Budget) -> float:
+        if facts.classes == 1 and not facts.findings:
+            return 0.0  # there is nothing to tell apart
+        wanted = self.settings.teacher_share
+        if wanted != "auto":
+            return wanted
+        strength = _units_of_a_class(facts) / noise_of_one_sum(budget)
+        return _TEACHER_SHARE if strength >= _WORTH_A_TEACHER else 0.0
+
+    def _decisions(
+        self, recipe: Recipe | None, directions: int, mean_directions: int, teacher_share: float
+    ) -> dict[str, Decision]:
         decided = {}
         if self.settings.dimensions == "auto":
             why = "in so many directions noise stays below what there is to estimate"
@@ -347,6 +359,9 @@ class Latent(Method):
         if self.settings.mean_directions == "auto":
             why = "noise moves so many class means together by less than half of what images differ in one"
             decided["mean_directions"] = Decision(value=mean_directions, why=why)
+        if self.settings.teacher_share == "auto":
+            why = "noise leaves a classifier enough" if teacher_share else "the Gaussians label as well for nothing"
+            decided["teacher_share"] = Decision(value=teacher_share, why=why)
         if self.settings.generator_steps == "auto" and recipe is not None and not isinstance(recipe, EigenRecipe):
             why = f"generator_preset={self.settings.generator_preset}"
             decided["generator_steps"] = Decision(value=recipe.steps, why=why)
@@ -357,6 +372,12 @@ def _sums(config: LatentSettings, part: str, noise: float) -> Event:
     """The full Gaussian sums of a part of the plan."""
     label, count = {"clip": (_CLIP, 1), "moments": (_MOMENTS, 1), "components": (_COMPONENTS, config.rounds)}[part]
     return Event(label=label, noise_multiplier=noise, count=count)
+
+
+def _units_of_a_class(facts: PublicFacts) -> float:
+    if facts.findings:  # half of the units have one, as far as is known, and share their weight among all of theirs
+        return facts.units / 2 / math.sqrt(1 + facts.classes / 2)
+    return facts.units / facts.classes
 
 
 def _head(facts: PublicFacts, budget: Budget) -> TeacherDraft:
