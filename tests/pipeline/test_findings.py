@@ -109,6 +109,8 @@ def bright_above(images: np.ndarray) -> np.ndarray:
     [
         ("merf", {"steps": "60", "random_features": "256", "code_size": "32", "pictures": "300"}),
         ("latent", {}),
+        ("latent", {"teacher_share": "0.4"}),
+        ("imgsyn", {"start": "latent", "iterations": "3"}),
         ("evolve", {"rounds": "2", "pool": "300"}),
     ],
 )
