@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from veilset.methods.latent.labelling import Head
 from veilset.methods.latent.sampling import ClassLatents
 
 COVARIANCE = torch.tensor([[2.0, 0.5], [0.5, 1.0]]).double()
@@ -70,3 +71,19 @@ def test_no_draw_is_used_twice_and_classes_keep_their_places() -> None:
     v = latents.draw(lambda count: source(count, seed=next(seeds)), chosen, coins)
     assert torch.equal(v[:, 0] < 0, chosen == 1)
     assert all(len(v[chosen == number].unique(dim=0)) == int((chosen == number).sum()) for number in (0, 1))
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.3, 0.2], [0.98, 0.01, 0.01]])
+def test_a_classifier_answers_as_often_as_it_is_asked_to(shares: list[float]) -> None:
+    coins = torch.Generator().manual_seed(0)
+    linear = torch.nn.Linear(4, 3).requires_grad_(False)
+    linear.weight.copy_(3 * torch.randn(3, 4, generator=coins))
+    head = Head(linear=linear, stretch=torch.ones(4), findings=False)
+    v, wanted = torch.randn(500, 6, generator=coins), torch.tensor(shares).double()
+    matched = head.with_shares(v, wanted)
+    assert torch.allclose(matched.probabilities(v).mean(dim=0).double(), wanted, atol=1e-4)
+    # A class gains or loses the same in all images, whose order stays; the head itself is as it was.
+    before, after = head.probabilities(v), matched.probabilities(v)
+    ratios = (after / before).log()
+    assert torch.allclose((ratios[:, 1] - ratios[:, 0]).std(), torch.zeros(()), atol=1e-3)
+    assert torch.equal(head.probabilities(v), before)
