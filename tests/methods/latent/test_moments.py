@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veilset.core.errors import InputError
-from veilset.methods.latent.config import direction_count, mean_direction_count
 from veilset.methods.latent.labelling import Discriminant
 from veilset.methods.latent.moments import (
     MomentRows,
@@ -20,6 +19,7 @@ from veilset.methods.latent.moments import (
     svec,
     symmetric_root,
 )
+from veilset.methods.latent.rules import direction_count, mean_direction_count
 from veilset.methods.latent.tails import TailMeans, TailRows
 
 

@@ -1,6 +1,5 @@
 """Latents inside a public generator: settings, plan and what the method is."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -31,6 +30,7 @@ from veilset.methods.latent.generators.recipes import (
     latent_size_of,
     recipe_of,
 )
+from veilset.methods.latent.rules import direction_count, mean_direction_count, teacher_share, units_of_a_class
 from veilset.models.features.weights import require_installed
 from veilset.models.generators.sides import LatentsName
 from veilset.privacy.budget import Budget
@@ -43,11 +43,6 @@ from veilset.teachers.planning import TeacherDraft, draft_teacher
 
 _MOMENTS, _CLIP, _COMPONENTS = "latent moments", "latent clip norm", "latent components"
 _COMPONENTS_SHARE = 0.2  # of the moments' privacy for the rounds of a mixture; the covariance needs the rest
-_FEWEST_PER_DIRECTION = 2
-_MOST_NOISE = 0.25  # in a direction, against the public variance
-# A classifier's share, and the units of a class over the noise of one sum at which it begins to be worth that.
-_TEACHER_SHARE, _WORTH_A_TEACHER = 0.4, 4000
-_MOST_NOISE_OF_MEANS = 0.5  # on all of them together, against the public deviation of one
 _AUDITED: Mapping[str, Any] = {"generator_steps": 1, "inversion_steps": 1, "dimensions": 4, "teacher_share": 0.0}
 
 
@@ -263,9 +258,9 @@ class Latent(Method):
                 "--findings-as classes."
             )
         recipe, latent_size = self._recipe(facts)
-        teacher_share = self._teacher_share(facts, budget)
-        draft = _head(facts, budget) if teacher_share else None
-        left = 1 - teacher_share
+        share_of_teacher = self._teacher_share(facts, budget)
+        draft = _head(facts, budget) if share_of_teacher else None
+        left = 1 - share_of_teacher
         shares = {"clip": left * config.clip_share} if config.clip == "private" else {}
         left -= sum(shares.values())
         shares["moments"] = left * (1 - _COMPONENTS_SHARE) if config.components > 1 else left
@@ -273,7 +268,7 @@ class Latent(Method):
             shares["components"] = left * _COMPONENTS_SHARE
         parts = {name: Part(event=partial(_sums, config, name), share=share) for name, share in shares.items()}
         if draft is not None:
-            parts["teacher"] = Part(event=draft.event, share=teacher_share)
+            parts["teacher"] = Part(event=draft.event, share=share_of_teacher)
         spent = dict(zip(parts, share_budget(budget, list(parts.values())), strict=True))
         clip, moments = spent.get("clip"), spent["moments"]
         rounds = (replace(spent["components"], count=1),) * config.rounds if "components" in spent else ()
@@ -284,7 +279,7 @@ class Latent(Method):
             events=tuple(event for event in (clip, moments, *rounds, spent.get("teacher")) if event is not None),
             facts={"directions estimated": directions, "means estimated": mean_directions, "of": latent_size},
             settings=config,
-            decided=self._decisions(recipe, directions, mean_directions, teacher_share),
+            decided=self._decisions(recipe, directions, mean_directions, share_of_teacher),
             clip=clip,
             moments=moments,
             components=rounds,
@@ -323,7 +318,7 @@ class Latent(Method):
     def _directions(self, facts: PublicFacts, noise: float, latent_size: int) -> tuple[int, int]:
         """Of the covariance, and of the means."""
         wanted, of_means = self.settings.dimensions, self.settings.mean_directions
-        each = _units_of_a_class(facts)
+        each = units_of_a_class(facts)
         if wanted == "auto":
             wanted = direction_count(latent_size, each, noise)
         elif wanted > min(latent_size, each):
@@ -344,13 +339,10 @@ class Latent(Method):
         if facts.classes == 1 and not facts.findings:
             return 0.0  # there is nothing to tell apart
         wanted = self.settings.teacher_share
-        if wanted != "auto":
-            return wanted
-        strength = _units_of_a_class(facts) / noise_of_one_sum(budget)
-        return _TEACHER_SHARE if strength >= _WORTH_A_TEACHER else 0.0
+        return teacher_share(units_of_a_class(facts), noise_of_one_sum(budget)) if wanted == "auto" else wanted
 
     def _decisions(
-        self, recipe: Recipe | None, directions: int, mean_directions: int, teacher_share: float
+        self, recipe: Recipe | None, directions: int, mean_directions: int, share_of_teacher: float
     ) -> dict[str, Decision]:
         decided = {}
         if self.settings.dimensions == "auto":
@@ -360,8 +352,8 @@ class Latent(Method):
             why = "noise moves so many class means together by less than half of what images differ in one"
             decided["mean_directions"] = Decision(value=mean_directions, why=why)
         if self.settings.teacher_share == "auto":
-            why = "noise leaves a classifier enough" if teacher_share else "the Gaussians label as well for nothing"
-            decided["teacher_share"] = Decision(value=teacher_share, why=why)
+            why = "noise leaves a classifier enough" if share_of_teacher else "the Gaussians label as well for nothing"
+            decided["teacher_share"] = Decision(value=share_of_teacher, why=why)
         if self.settings.generator_steps == "auto" and recipe is not None and not isinstance(recipe, EigenRecipe):
             why = f"generator_preset={self.settings.generator_preset}"
             decided["generator_steps"] = Decision(value=recipe.steps, why=why)
@@ -374,41 +366,6 @@ def _sums(config: LatentSettings, part: str, noise: float) -> Event:
     return Event(label=label, noise_multiplier=noise, count=count)
 
 
-def _units_of_a_class(facts: PublicFacts) -> float:
-    if facts.findings:  # half of the units have one, as far as is known, and share their weight among all of theirs
-        return facts.units / 2 / math.sqrt(1 + facts.classes / 2)
-    return facts.units / facts.classes
-
-
 def _head(facts: PublicFacts, budget: Budget) -> TeacherDraft:
     """A linear head that reads what the search finds, by the rules of all heads."""
     return replace(draft_teacher(facts, budget, TeacherSettings(kind="head", features="wavelets")), features="latents")
-
-
-def mean_direction_count(latent_size: int, directions: int, units_per_class: float, noise: float) -> int:
-    """In how many directions K to estimate means beside the covariance of the first k.
-
-    In public coordinates the clip norm is about sqrt(K), and the noise on all K means of a class of m units together
-    has length K noise / (a m), where a^2 = 2K / (2K + k^2) is the means' share. K is the largest number for which this
-    is at most a half.
-    """
-    longest, half = _MOST_NOISE_OF_MEANS * units_per_class / noise, directions**2 / 4
-    return min(latent_size, max(directions, int(math.sqrt(half**2 + longest**2) - half)))
-
-
-def direction_count(latent_size: int, units_per_class: float, noise: float) -> int:
-    """How many directions to estimate: the most in which noise stays below what there is to estimate.
-
-    In public coordinates the clip norm is about sqrt(k). The noise on the covariance of a class of m units is then a
-    symmetric matrix whose largest eigenvalue is about k sqrt(2k) noise / m (Wigner). Variances are about 1, and what is
-    to be estimated is by how much they differ from 1: k is the largest number for which the noise is at most a quarter.
-    It is also at most m/2, because fewer units say nothing.
-    """
-    by_noise = (_MOST_NOISE * units_per_class / (math.sqrt(2) * noise)) ** (2 / 3)
-    count = int(min(latent_size, by_noise, units_per_class / _FEWEST_PER_DIRECTION))
-    if count < 1:
-        raise InputError(
-            f"About {units_per_class:.0f} units a class with noise {noise:.3g} times a unit's weight leave nothing to "
-            "estimate. Use more units, fewer classes or a larger epsilon."
-        )
-    return count

@@ -3,7 +3,7 @@
 A Gaussian knows of its class what the noisy moments say. A classifier is trained to tell the classes apart and nothing
 else, so it is right more often, also about images that were drawn for one class and turned out as another.
 
-Privacy: the classifier spends its event through the session (`train_head`); the rest is post-processing.
+Privacy: post-processing; `fit` trains the classifier.
 """
 
 import copy
@@ -14,13 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veilset.dpsgd import FindingsLoss, train_private
-from veilset.dpsgd.trainer import GradientSession
-from veilset.methods.base import Context
 from veilset.methods.latent.moments import positive
-from veilset.methods.latent.search import LatentSearch
-from veilset.teachers.config import TeacherPlan
-from veilset.teachers.fitting import training_of
 
 _MATCHINGS = 100
 
@@ -48,6 +42,18 @@ class Head:
     stretch: Tensor
     findings: bool
 
+    @classmethod
+    def untrained(cls, deviations: Tensor, classes: int, *, findings: bool) -> "Head":
+        """One that starts from even odds, along the directions of these deviations (directions,)."""
+        linear = nn.Linear(len(deviations), classes)
+        nn.init.zeros_(linear.weight)
+        nn.init.zeros_(linear.bias)
+        return cls(linear=linear, stretch=deviations.sqrt().float().cpu(), findings=findings)
+
+    def code(self, v: Tensor) -> Tensor:
+        """What it reads: rows (b, directions) of length 1, each of its own coordinates (b, d)."""
+        return functional.normalize(v[:, : len(self.stretch)].float() * self.stretch, dim=1)
+
     @torch.no_grad()
     def probabilities(self, v: Tensor) -> Tensor:
         """As `Labels` says."""
@@ -69,38 +75,8 @@ class Head:
         return self.offset(offsets)
 
     def _logits(self, v: Tensor) -> Tensor:
-        logits: Tensor = self.linear(code_of(v, self.stretch))
+        logits: Tensor = self.linear(self.code(v))
         return logits
-
-
-def code_of(v: Tensor, stretch: Tensor) -> Tensor:
-    """What the classifier reads: rows (b, directions) of length 1 of coordinates (b, d)."""
-    return functional.normalize(v[:, : len(stretch)].float() * stretch, dim=1)
-
-
-def train_head(session: GradientSession, plan: TeacherPlan, search: LatentSearch, context: Context) -> Head:
-    """DP-SGD on a head that reads what the search finds. The same seeds give the same head.
-
-    Privacy: unit as in the vault (a sampled group gives one image drawn at random); relation add/remove-one;
-    sensitivity `plan.recipe.clip_norm`; event `plan.event`; assumes that a code depends on its own image alone, as the
-    search does, which is tried on random images first.
-    """
-    facts, space = session.facts, search.space
-    stretch = space.deviations[: plan.recipe.directions].sqrt().float().cpu()
-    linear = nn.Linear(len(stretch), facts.classes)
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    train_private(
-        session,
-        linear,
-        plan.event,
-        training_of(plan.recipe),
-        loss=FindingsLoss() if facts.findings else None,
-        features=lambda images, labels: code_of(search(images), stretch),  # noqa: ARG005
-        seed=context.seed,
-        progress=context.progress,
-    )
-    return Head(linear=linear.eval().requires_grad_(False), stretch=stretch, findings=facts.findings)
 
 
 @dataclass(frozen=True, kw_only=True)

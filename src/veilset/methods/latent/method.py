@@ -5,9 +5,9 @@ What we changed: the clip norm comes from public samples or from a paid quantile
 covariance are one release of one clipped vector, for each class in its own block, with the means and the strength of
 the directions whose covariance noise hides; latents are straightened and scaled by public samples; what the inversion
 loses is undone by what it loses on public images; the noisy covariance is shrunk towards the public one; samples start
-from those of the generator's own latents that fit; a private classifier of latents labels them. The preset `paper` does
-without the last four, and without those directions. Without a ready generator, public images along their principal
-directions are one.
+from those of the generator's own latents that fit; where noise is small a private classifier of latents labels them.
+The preset `paper` does without the last four, and without those directions. Without a ready generator, public images
+along their principal directions are one.
 
 Privacy: unit as in the vault; relation add/remove-one; sensitivity sqrt(1 + b^2) of the sum (b counts; moments.py),
 several findings per image or one class (methods/shared/findings.py), the same of each round of an optional mixture
@@ -24,12 +24,13 @@ from torch import Tensor
 from veilset.core.errors import InputError
 from veilset.core.randomness import torch_generator
 from veilset.core.records import Records
+from veilset.dpsgd import FindingsLoss, train_private
 from veilset.methods.base import Context, Fitted
 from veilset.methods.latent.choices import InversionTraining
 from veilset.methods.latent.config import LatentPlan
 from veilset.methods.latent.generators.making import make_generator
 from veilset.methods.latent.inversion import train_inversion
-from veilset.methods.latent.labelling import Discriminant, Labels, train_head
+from veilset.methods.latent.labelling import Discriminant, Head, Labels
 from veilset.methods.latent.mixture import MeanRows, Mixture
 from veilset.methods.latent.moments import MomentRows, Seen
 from veilset.methods.latent.sampling import ClassLatents, FittedLatents, source
@@ -44,6 +45,8 @@ from veilset.models.generators.views import seen_by
 from veilset.privacy.session import Session
 from veilset.privacy.vault import Public, PublicFacts
 from veilset.release.inputs import require_carried
+from veilset.teachers.config import TeacherPlan
+from veilset.teachers.fitting import training_of
 
 _COUNT_WEIGHT = 0.1
 _OWN_DRAWS = 20_000
@@ -112,7 +115,7 @@ def fit(plan: LatentPlan, session: Session, public: Public | None, context: Cont
     tails = moments.tails.repeat_interleave(config.components, dim=0)
     labels: Labels
     if plan.teacher is not None:
-        labels = train_head(session, plan.teacher, search, context)
+        labels = _classifier(plan.teacher, session, search, context)
         if facts.findings:  # it learnt how frequent they are, and answers as if they were as they are drawn
             has, lacks = (of_kinds / found_shares).log().chunk(2)
             labels = labels.offset(has - lacks)
@@ -180,6 +183,31 @@ def _moved(mixture: Mixture, plan: LatentPlan, session: Session, search: LatentS
         )
         mixture = mixture.moved(sums if by_class else sums[None], rows, event.noise_multiplier)
     return mixture
+
+
+def _classifier(plan: TeacherPlan, session: Session, search: LatentSearch, context: Context) -> Head:
+    """A head by DP-SGD that reads what the search finds. The same seeds give the same head.
+
+    Privacy: unit as in the vault (a sampled group gives one image drawn at random); relation add/remove-one;
+    sensitivity `plan.recipe.clip_norm`; event `plan.event`; assumes that a code depends on its own image alone, as the
+    search does, which is tried on random images first.
+    """
+    facts = session.facts
+    head = Head.untrained(
+        search.space.deviations[: plan.recipe.directions], facts.classes, findings=bool(facts.findings)
+    )
+    train_private(
+        session,
+        head.linear,
+        plan.event,
+        training_of(plan.recipe),
+        loss=FindingsLoss() if facts.findings else None,
+        features=lambda images, labels: head.code(search(images)),  # noqa: ARG005
+        seed=context.seed,
+        progress=context.progress,
+    )
+    head.linear.eval().requires_grad_(False)
+    return head
 
 
 def _generator(plan: LatentPlan, facts: PublicFacts, public: Records | None, context: Context) -> LatentGenerator:
