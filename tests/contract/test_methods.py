@@ -62,6 +62,7 @@ def test_the_plan_fits_the_budget(name: str, epsilon: float) -> None:
     assert 0.9 * epsilon <= spent <= epsilon
 
 
+@pytest.mark.usefixtures("fewer_pictures")
 @pytest.mark.parametrize(("channels", "unit"), [(1, "record"), (3, "record"), (1, "group")])
 def test_a_whole_run(name: str, channels: int, unit: str, tmp_path: Path) -> None:
     """Plan equals ledger, the budget is respected, the release verifies and survives a round trip."""

@@ -24,8 +24,10 @@ def _main(folder: Path, methods: list[str], *, unlike: bool) -> None:
     from veilset.audit.neighbour_methods import method_neighbours, plain
     from veilset.audit.neighbours import neighbour_run
     from veilset.privacy.processes import join_if_launched, rank_and_size
+    from veilset.teachers import fitting
 
     torch.set_num_threads(1)
+    fitting._PICTURES = 1200
     join_if_launched()
     found: dict[str, list[str]] = {}
     for name in methods:

