@@ -220,6 +220,7 @@ def released(
 ) -> Any:
     """One release of the method itself."""
     with tempfile.TemporaryDirectory() as place:
+        os.environ["VEILSET_STATE"] = str(Path(place) / "state")  # accounts of a measurement stay with it
         workspace = Path(place) / "run"
         workspace.mkdir()
         for name in (INVERSION, SPACE):
@@ -437,7 +438,7 @@ def main() -> None:
     parser.add_argument("--extractor", default="wavelets", help="of the shift's FID: wavelets or lite0")
     parser.add_argument("--inversion-steps", type=int, default=1000)
     parser.add_argument("--parts", nargs="+", default=["shift", "clip", "repairs", "gender", "picture"])
-    parser.add_argument("--compared", type=int, default=1400, help="images on each side of an FID")
+    parser.add_argument("--compared", type=int, default=800, help="images on each side of an FID")
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--descent-images", type=int, default=96)
     parser.add_argument("--descent-steps", type=int, default=100)

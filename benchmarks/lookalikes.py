@@ -13,6 +13,7 @@ those that are private, too.
 
 import argparse
 import json
+import os
 import resource
 import tempfile
 import time
@@ -54,7 +55,8 @@ def measure(cell: dict[str, Any], private: ImageSet, test: ImageSet, asked: argp
     clock, processor = time.perf_counter(), time.process_time()
     vault = Vault(private)
     with tempfile.TemporaryDirectory() as folder:
-        release = run(vault, job, workspace=Path(folder), public=vault.check_public(public))
+        os.environ["VEILSET_STATE"] = str(Path(folder) / "state")  # accounts of a measurement stay with it
+        release = run(vault, job, workspace=Path(folder) / "run", public=vault.check_public(public))
     cost = {
         "seconds": round(time.perf_counter() - clock),
         "cpu_seconds": round(time.process_time() - processor),
